@@ -101,7 +101,8 @@ class Task:
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: messages.TaskMetrics | None = None  # Written by the task thread, under _lock.
-        self._early: list[messages.ToTask] = []  # Came before the stream task was made; guarded by _lock.
+        # Came before the stream task was made; then None.  Loop thread only.
+        self._early: list[messages.ToTask] | None = []
         self._is_stalled = False  # Written by threads that ask for metrics; a race costs one warning too many.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
@@ -159,7 +160,9 @@ class Task:
         return metrics
 
     def handle(self, message: messages.ToTask) -> None:
-        """Carry out an order of the JobManager; returns at once.  An order that does not fit the task is ignored."""
+        """Carry out an order of the JobManager; return at once.  An order that does not fit the task is ignored.  Loop
+        thread.
+        """
         self.HANDLERS[type(message)](self, message)
 
     def _cancel_ordered(self, _: messages.CancelTask) -> None:
@@ -182,10 +185,15 @@ class Task:
 
     def _running_or_later(self, message: messages.ToTask) -> StreamTask | None:
         """Return the stream task; before it is made, keep the message for it and return None."""
-        with self._lock:
-            if self._stream_task is None:
-                self._early.append(message)
-            return self._stream_task
+        if self._early is None:
+            return self._running()
+        self._early.append(message)
+        return None
+
+    def _handle_early(self) -> None:
+        early, self._early = self._early, None
+        for message in early or ():
+            self.handle(message)
 
     def _running(self) -> StreamTask | None:
         with self._lock:
@@ -302,9 +310,9 @@ class Task:
         with self._lock:
             self._stream_task = stream_task
             is_cancelled = self._cancelled.is_set()
-            early, self._early = self._early, []
-        for message in early:
-            self.handle(message)
+        with contextlib.suppress(ResourceClosedError):  # the process is ending
+            # On the loop thread, so that no later message overtakes them.
+            self._executor.loop.execute_threadsafe(self._handle_early)
         if is_cancelled:
             stream_task.cancel()  # invoke() then only cleans up
         self._post(ExecutionState.INITIALIZING)

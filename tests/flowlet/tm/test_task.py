@@ -26,6 +26,7 @@ from flowlet.messages.control_messages import (
     MarkCompleted,
     MarkPassed,
     ResultPartitionDescriptor,
+    SourceOrder,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
@@ -36,6 +37,7 @@ from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
+from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.task import CancellationConfig, Task
 from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from netstack.config import NetstackConfig
@@ -45,7 +47,7 @@ from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, Resu
 from netstack.loop.eventloop import EventLoopThread
 from tests.flowlet.client.jobs import EndlessSource, hold, reached, released, source
 from tests.flowlet.tm.recording_executor import RecordingExecutor
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
 
 INITIALIZING, RUNNING, FINISHED = ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED
 CANCELED, FAILED = ExecutionState.CANCELED, ExecutionState.FAILED
@@ -489,3 +491,31 @@ async def test_a_mark_that_comes_before_the_operators_are_loaded_is_not_lost(har
     task.handle(EmitMark(ATTEMPT, 3))
 
     assert marks.empty()
+
+
+async def test_a_mark_does_not_overtake_one_that_came_before_the_operators_were_loaded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes when the operators are loaded and the first one is about to be handed on."""
+    loop_thread, has_come, carry_out = threading.current_thread(), threading.Event(), SourceStreamTask.carry_out
+
+    def carry_out_late(task: SourceStreamTask, order: SourceOrder) -> None:
+        if threading.current_thread() is not loop_thread:
+            assert has_come.wait(PATIENCE_S)
+        carry_out(task, order)
+
+    monkeypatch.setattr(SourceStreamTask, "carry_out", carry_out_late)
+    marks: asyncio.Queue[FromTask] = asyncio.Queue()
+    harness.executor.on_message = marks.put_nowait
+    task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
+
+    task.handle(EmitMark(ATTEMPT, 1))
+    task.start()
+    spin_until(lambda: "StreamTask" in task.describe_stuck(), "the operators")
+    task.handle(EmitMark(ATTEMPT, 2))
+    has_come.set()
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert [await marks.get(), await marks.get()] == [MarkPassed(ATTEMPT, 1), MarkPassed(ATTEMPT, 2)]
+    task.cancel()
+    await ended(task)
