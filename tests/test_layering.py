@@ -351,6 +351,8 @@ RULES: Final = (
     "class_names",
     "protocols",
     "tuple_assignments",
+    "docstrings",
+    "comments",
     "nested_conditionals",
     "floors",
     "rooms",
