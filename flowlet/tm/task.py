@@ -191,8 +191,9 @@ class Task:
         return None
 
     def _handle_early(self) -> None:
-        early, self._early = self._early, None
-        for message in early or ():
+        early = self._early or []
+        self._early = None
+        for message in early:
             self.handle(message)
 
     def _running(self) -> StreamTask | None:
