@@ -28,7 +28,6 @@ from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import FromTask, JobGraphMessage, TaskManagerHeartbeat, ToTaskManager
 from flowlet.rpc.requests import WallClock
-from flowlet.storage.manifest import manifest_key
 from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
@@ -96,8 +95,7 @@ class Dispatcher:
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
-        key = manifest_key(self._config.checkpoint_secret or self._config.secret)
-        master = JobMaster(job, self, self._clock, checkpoint_key=key)
+        master = JobMaster(job, self, self._clock, checkpoint_key=self._config.checkpoint_key)
         self.jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
         self.keeper.submitted(job, master.submission_kept)
@@ -111,9 +109,7 @@ class Dispatcher:
 
     def _recover(self, recovered: RecoveredJob) -> None:
         job = recovered.job
-        master = JobMaster(
-            job, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
-        )
+        master = JobMaster(job, self, self._clock, checkpoint_key=self._config.checkpoint_key, recovered=recovered)
         self.jobs[job.job_id] = master
         self.keeper.recovered(recovered)
         if not master.graph.strategy.can_restart:

@@ -23,7 +23,6 @@ from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
 from flowlet.shipping.bundle_store import FileKeeper, PartStore
-from flowlet.storage.manifest import manifest_key
 from flowlet.storage.state_files import WorkingDirectory
 from netstack.config import check_loopback
 from netstack.errors import ConfigError as NetstackConfigError
@@ -109,7 +108,7 @@ class JobManager:
         def lock_and_read() -> Recovery:
             store.lock(self._config.job_store_lock_s)
             try:
-                return store.load(manifest_key(self._config.secret))
+                return store.load(self._config.checkpoint_key)
             except BaseException:
                 store.close()
                 raise

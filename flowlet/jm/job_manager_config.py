@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flowlet.errors import ConfigError
 from flowlet.rpc.auth import SECRET_BYTES
+from flowlet.storage.manifest import manifest_key
 from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.late import dataclass
 
@@ -49,6 +50,11 @@ class JobManagerConfig:
     max_slots_per_task_manager: int = 1_024
     max_long_poll_ms: int = 60_000
     max_shipped_mebibytes: int = 16 * 1024  # of files that jobs ship, on disk
+
+    @property
+    def checkpoint_key(self) -> bytes:
+        """The key of the MAC of manifests."""
+        return manifest_key(self.checkpoint_secret or self.secret)
 
     def __post_init__(self) -> None:
         if len(self.secret) != SECRET_BYTES:
