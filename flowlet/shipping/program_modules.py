@@ -175,9 +175,9 @@ class ShippedCode(importlib.abc.MetaPathFinder):
             self._take(paths, wanted, list(folders))
             for each in used:
                 self._users.setdefault(each, []).append(job_name)
-        if folders:
-            _invalidate_caches()
         try:
+            if folders:
+                _invalidate_caches()
             yield
         finally:
             with self._lock:
@@ -243,17 +243,17 @@ class ShippedCode(importlib.abc.MetaPathFinder):
                 sys.modules.pop(name, None)  # code that holds an old module keeps it
 
     def _take(self, paths: JobPaths, wanted: Mapping[str, Path | Modules], folders: Sequence[Path]) -> None:
+        if paths.working_directory is not None:  # first: it may be gone, and then nothing has changed
+            if self._working is None:
+                self._outside = os.getcwd()
+            os.chdir(paths.working_directory)
+            self._working = paths.working_directory
         self._origins |= wanted
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         for position, folder in enumerate(folders):
             if folder not in self._users:
                 sys.path.insert(position, str(folder))
-        if paths.working_directory is not None:
-            if self._working is None:
-                self._outside = os.getcwd()
-            self._working = paths.working_directory
-            os.chdir(self._working)
 
     def _give_back(self, used: Iterable[Path | str], job_name: str) -> None:
         for each in used:

@@ -56,6 +56,24 @@ def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_after
     assert code.brings(f"{NAME}.inner")
 
 
+def test_a_job_whose_working_directory_is_gone_changes_nothing_of_the_process(
+    code: ShippedCode, tmp_path: Path
+) -> None:
+    one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
+    code.owns_process = True
+
+    with (
+        pytest.raises(FileNotFoundError),
+        code.in_use(JobPaths((one,), working_directory=tmp_path / "gone"), {}, "job"),
+    ):
+        pytest.fail("it is in use")
+
+    assert (sys.path, code in sys.meta_path) == (before, False)
+    with code.in_use(JobPaths((one,)), {}, "other"):
+        assert imported() == 1
+    assert sys.path == before
+
+
 def test_a_job_that_brings_nothing_changes_nothing_of_the_process(
     code: ShippedCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
