@@ -6,10 +6,10 @@ Side:       task.
 Invariants: a mark leaves once it, or a later one, has arrived on every channel that has not ended; numbers that leave
             rise.  An operator's consumers come after it in the chain.  Every opened operator is closed, whatever the
             others raise.
-Source:     Flink ``StatusWatermarkValve`` and ``CheckpointBarrierTracker``, without idle channels and without aborted
-            checkpoints.  Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to
-            first, finished and closed first to last.  Chained operators pass on the record object itself
-            (``operator_output``), as PyFlink's Python operators do.
+Source:     ``MarkValve``: Flink ``StatusWatermarkValve`` and ``CheckpointBarrierTracker``, whose idle channels and
+            aborted checkpoints marks do not have. Flink ``OperatorChain``, ``StreamOperatorWrapper``. Operators are
+            made and opened last to first, finished and closed first to last. Chained operators pass on the record
+            object itself (``operator_output``), as PyFlink's Python operators do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -2,7 +2,8 @@
 source (``WatermarkMultiplexer``).
 
 Side:       task.
-Invariants: emitted watermarks rise strictly, and none is emitted while the output is idle.  The output of a valve is
+Invariants: emitted watermarks rise strictly, and none is emitted while the output is idle.  The output of a valve
+            follows the smallest watermark of its aligned channels, also when a channel becomes idle or finishes.  It is
             idle exactly when no channel is active and not all have finished.  An idle channel is never aligned; an
             active one is aligned once its watermark has caught up.  A channel that sent the last watermark has
             finished: it neither holds the output back nor raises it.  The heap has at most one entry per channel, whose
@@ -110,7 +111,8 @@ class StatusWatermarkValve:
         if status.is_idle:
             self._states[channel_index] = ChannelState.IDLE
             self._num_active -= 1
-            return self._after_one_less_active(may_advance=self._watermarks[channel_index] == self.last_output)
+            is_slowest = self._watermarks[channel_index] == self.last_output  # it alone may have held the output back
+            return self._after_one_less_active(may_advance=is_slowest)
         self._num_active += 1
         self._states[channel_index] = ChannelState.BEHIND
         self._align_if_caught_up(channel_index)

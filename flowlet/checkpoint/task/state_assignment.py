@@ -5,7 +5,8 @@ Invariants: each key, timer and element of split state is in exactly one subtask
             new parallelism are.  The states are not changed.
 Source:     Flink ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
 Rules:      state is matched by operator, not by vertex, so that operators may be chained otherwise than before.  An
-            operator with the parallelism that it had takes over what its own subtask had, and union state of all.
+            operator with the parallelism that it had, of which no subtask has finished, takes over what its own subtask
+            had, and union state of all (``StateShare.is_the_same``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
