@@ -273,7 +273,7 @@ class NetstackConfig:
     request_buffers_timeout_s: float = 30.0
     compression: str | None = None  # "lz4"
     # One pass hands at most this much to the kernel before the loop does other work.  If only one reader is ready it is
-    # ``max_run_bytes``: then its receiver starts sooner, and both sides work at once.  bench: transport.
+    # ``max_run_bytes``: then its receiver starts sooner, and the two work side by side.  bench: transport.
     max_write_batch_bytes: int = 1024 * 1024
     max_run_bytes: int = 384 * 1024
     # Writability is checked before each gather write of this size, not before each buffer: with watermarks of two

@@ -74,7 +74,7 @@ def import_many(module: str) -> ModuleType:
     """Import a module that imports hundreds of others, without a search for garbage among the hundred thousand objects
     that they make.
 
-    That takes a sixth of the time, because the search would find nothing.  When all objects are there, they are marked
+    The search would take a sixth of the time, and find nothing.  When all objects are there, they are marked
     as old at once: otherwise the collector would soon look at all objects of the program, because there are so many new
     ones.  No garbage of the program escapes: an old object is collected, too.
     """

@@ -477,7 +477,7 @@ class OfferedPartition:
             self._changed.notify_all()
 
     def left(self, subtask: int, error: NetstackError) -> None:
-        """End a subtask that stopped to read and had processed every record; otherwise the offer failed."""
+        """End a subtask that stopped reading after it had processed every record; otherwise the offer failed."""
         if self._stages[subtask] >= Stage.PROCESSED:
             self.advanced(subtask, Stage.ENDED)
         else:

@@ -375,9 +375,9 @@ class CollectedValues(Iterator[Any]):
         told.add_done_callback(partial(_log_untold, "a barrier has arrived, so its checkpoint will time out"))
 
     def _wait_for_next_run(self, error: NetstackError) -> float:
-        """Wait for the next run after the channels broke: the job restarts, or it ends.
+        """Prepare to wait for the next run after the channels broke; returns for how many seconds.
 
-        If the JobManager does not tell that, it does not know yet, and this tells it.
+        If the JobManager tells of no restart and no end, it does not know of the break yet, and this tells it.
         """
         self._prepare_to_wait()
         waited_s = time.monotonic() - self._broken_s

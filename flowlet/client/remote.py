@@ -106,7 +106,7 @@ class JobManagerApi:
 
     Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and
     RpcStatusError with its words if it refuses.  If the JobManager keeps its jobs (``retry``), requests about a job
-    first wait for the next JobManager.
+    wait for the next JobManager before they raise that there is none.
     """
 
     rpc: RpcGateway

@@ -234,7 +234,7 @@ class ExecutionConfig(ExplainsMissing):
         return self._turn("disable_closure_cleaner")
 
     def is_closure_cleaner_enabled(self) -> bool:
-        """Whether the last call was not ``disable_closure_cleaner``; without an effect."""
+        """True unless ``disable_closure_cleaner`` was called last; without an effect."""
         return not self._is_turned("disable_closure_cleaner")
 
     def enable_force_kryo(self) -> "ExecutionConfig":

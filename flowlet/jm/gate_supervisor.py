@@ -152,7 +152,7 @@ class GateSupervisor:
         self._is_restored = self._problem is None
 
     def run_deployed(self) -> None:
-        """Tell the deployed tasks of gates that were told to finish before."""
+        """Repeat the order to finish to the deployed tasks of gates that were told to finish before."""
         if self._problem is not None:
             problem, self._problem = self._problem, None
             self.fail(problem, "remote gates")

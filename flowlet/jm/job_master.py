@@ -344,7 +344,7 @@ class JobMaster:
             self.handle(tm_id, message)
 
     def results_broken(self, attempt: int, reason: str) -> None:
-        """Start the job again, because the client cannot read an external edge any further; does nothing if run
+        """Fail the run, because the client cannot read an external edge any further; does nothing if run
         ``attempt`` is over already.
         """
         if not self._is_over(attempt):

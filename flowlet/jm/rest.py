@@ -254,7 +254,7 @@ class RestApi:
         return json_response({}, status=202)
 
     async def results_broken(self, request: Request) -> Response:
-        """Start the job again, because the client cannot read run ``attempt`` of an external edge any further; 202,
+        """Fail run ``attempt``, because the client cannot read an external edge of it any further; 202,
         also if that run is over.
         """
         master = self._find_job(request)

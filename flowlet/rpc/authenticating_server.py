@@ -107,7 +107,7 @@ class AuthenticatingServer:
         return application
 
     def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | Response:
-        """Judge whether a request is served: return it as accepted, or the refusal to answer with.
+        """Judge whether a request is served: return it as accepted, or a refusal, or the answer to a health check.
 
         ``remember`` False: this head will be judged again, so its nonce is not used up.
         """

@@ -13,8 +13,8 @@ Rules:      the clients of stores have exceptions of their own; they are told ap
             by what fsspec's implementations make of the answers, so that no client needs to be installed.
 Source:     Flink ``FileSystem``, as far as checkpoints need it; ``LocalRecoverableFsDataOutputStream``,
             ``FsCheckpointStreamFactory``, ``S3RecoverableFsDataOutputStream``.
-Absent:     fsync of object stores: fsspec has none; ``LocalFiles`` does it.  Timeouts: those of the store's client, and
-            that of the checkpoint.
+Absent:     fsync of object stores: fsspec has none; ``LocalFiles`` syncs local files.  Timeouts: those of the store's
+            client, and that of the checkpoint.
 """
 
 import errno

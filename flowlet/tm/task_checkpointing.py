@@ -100,7 +100,7 @@ class SnapshotPool:
         with self._changed:
             if self._is_closed:
                 return
-            # Each waiting call has an idle thread that was notified: only further idle threads are free.
+            # A notified thread still counts as idle: only idle threads beyond the waiting calls are free.
             if self._num_idle <= len(self._calls) and len(self._threads) < self._num_threads:
                 # A daemon: a file system that does not answer must not keep the process from its end.
                 thread = threading.Thread(target=self._run, name=f"{self._name} {len(self._threads) + 1}", daemon=True)

@@ -80,7 +80,7 @@ class ParkedThreads:
         self._since_ns: dict[int, int] = {}  # thread id -> when it parked
 
     def begin(self) -> threading.Lock:
-        """Put the calling thread into the line; returns the lock that it will wait for."""
+        """Note that the calling thread has to wait; returns the lock with which it stands in the line."""
         gate = threading.Lock()
         gate.acquire()  # no wait: the lock is new
         if self.observer is not None:
@@ -411,13 +411,13 @@ class LocalBufferPool(BufferRecycler):
             free = self._free
             is_waited_for = self._listeners or self._parked.line
             if free and not is_waited_for and self.num_requested <= self.num_buffers and not self.is_destroyed:
-                # Another segment is free already, so the availability future is done, and there is nobody to wake.
+                # Another segment is free already: one more changes no future, and there is nobody to wake.
                 free.extend(segments)
             else:
                 for segment in segments:
                     is_kept, listener = self._store_locked(segment, wakeups)
                     if not is_kept:
-                        # Taken back under the lock: otherwise two threads could give back one surplus segment twice.
+                        # Taken back under the lock: otherwise two threads could both give one back for one surplus.
                         # Handed out even if nobody stands in line: the last one unmaps the arena of a destroyed
                         # network pool.
                         calls.append(partial(self._parent.hand_out, self._parent.take_back(self, (segment,))))

@@ -69,7 +69,7 @@ class ResultPartitionType(Enum):
 
     @property
     def must_be_pipelined_consumed(self) -> bool:
-        """Whether producer and consumer have to run at once."""
+        """Whether producer and consumer have to run side by side."""
         return self in _MUST_BE_PIPELINED
 
     @property

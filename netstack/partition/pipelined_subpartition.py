@@ -554,7 +554,7 @@ class PipelinedSubpartition:
         run_all(calls + ([] if view is None else [view.listener.notify_data_available]))
 
     def take_back(self, view: PipelinedSubpartitionView) -> None:
-        """Let another view be made in place of ``view``, which polled nothing; that view is told of the queued
+        """Let another view be made in place of ``view``, which polled nothing; the new view is told of the queued
         elements.
         """
         with self._lock:

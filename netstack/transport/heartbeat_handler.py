@@ -72,7 +72,7 @@ class HeartbeatHandler(ChannelHandler):
             ctx.write_and_flush(self._message)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
-        """Stop to look."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -50,7 +50,7 @@ class BufferManager(BufferRecycler):
 
     def __init__(self, lock: threading.Lock, on_credit: Callable[[], None]) -> None:
         self._lock = lock
-        self._on_credit = on_credit  # called when the unannounced credit rose from zero, outside the lock
+        self._on_credit = on_credit  # called when an announcement is due, outside the lock
         self.initial_credit = 0  # Written before the request.
         self._network_pool: NetworkBufferPool | None = None
         self.pool: LocalBufferPool | None = None  # of the floating buffers; set before the request

@@ -91,7 +91,7 @@ class ChannelReceiver(InputChannel):
 
     @abstractmethod
     def _announce_credit(self) -> None:
-        """Tell the sender of its credit: the unannounced credit rose from zero."""
+        """Tell the sender of the unannounced credit: an announcement is due."""
 
     # ---------------------------------------------------------------- room
 

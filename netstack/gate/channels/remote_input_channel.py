@@ -228,7 +228,7 @@ class RemoteInputChannel(ChannelReceiver):
             super().on_error(error)
 
     def _announce_credit(self) -> None:
-        """Tell the sender of its credit, which rose from zero; a failure must not hit the thread that recycled a buffer
+        """Tell the sender of the unannounced credit; a failure must not hit the thread that recycled a buffer
         (FLINK-9755).
         """
         if self._error is not None or self.lifecycle is _RELEASED:
