@@ -20,8 +20,8 @@ _PACKAGES: Final = ("flowlet", "netstack", "bench")
 
 
 def changed_files(main: str = "main") -> list[str]:
-    """Those that differ from where the branch left ``main``, and new ones; from the last commit where there is no
-    ``main``.
+    """Return the files that differ from where the branch left ``main``, and new ones; without a ``main``, from the last
+    commit.
     """
     base = _git("merge-base", "HEAD", main) or ["HEAD"]
     return [*_git("diff", "--name-only", base[0]), *_git("ls-files", "--others", "--exclude-standard")]

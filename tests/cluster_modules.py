@@ -1,4 +1,4 @@
-"""What a JobManager and a TaskManager import, at once: for a process from which they are forked.
+"""All imports of a JobManager and a TaskManager at once, for a process from which they are forked.
 
 Side:   any.
 """

@@ -1,4 +1,4 @@
-"""What every test gets: nothing may be left behind, and the loop can be exchanged.
+"""Checks and fixtures of every test: nothing may be left behind, and the loop can be exchanged.
 
 A test fails if it leaves a thread, a child process, an orphan of a child, a socket, pipe or eventfd, or an asyncio
 task.  ``--uvloop`` runs the asynchronous tests on uvloop.  Hypothesis prints how to replay a failure, and is
@@ -75,8 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing is garbage while 18,000 tests are collected, and what they consist of stays: the collector does not walk
-    through it, neither now nor when a test has it look for garbage.
+    """Switch the garbage collector off while 18,000 tests are collected, and freeze their objects.
+
+    No garbage arises meanwhile, and the objects stay: the collector need not walk through them, neither now nor when a
+    test has it look for garbage.
     """
     gc.disable()
     try:
@@ -158,7 +160,7 @@ class _Children:
         self._running: set[int] = set()
 
     def running(self) -> set[int]:
-        """Those that still run; the dead ones that nobody waited for are reaped on the way."""
+        """Return the children that still run; reap dead ones for which nobody waited."""
         try:
             dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -202,7 +204,7 @@ def grace_s() -> float:
 
 
 def left_behind(look: Callable[[], set[_Thing]], before: set[_Thing]) -> set[_Thing]:
-    """What ``look`` sees beyond ``before`` once everything on its way out had its time."""
+    """Return the things that ``look`` sees beyond ``before`` once everything on its way out has had its time."""
     for _ in range(10):
         if not look() - before:
             return set()

@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL for one test: the same statements, and an oracle that knows nothing of the engine.
+"""SQLite and PostgreSQL for one test: equal statements for both, and an oracle that knows nothing of the engine.
 
 Side: any.
 """
@@ -53,7 +53,7 @@ class EmptyPostgres:
 
 
 def checksums(rows: Iterable[tuple[int, str]]) -> tuple[int, int, int]:
-    """Count, sum and xor of the hashes of rows: the same only if no row is lost or there twice (but for a chance of
+    """Return count, sum and xor of the hashes of rows: equal only if no row is lost or repeated (but for a chance of
     2**-32).
     """
     count = total = mixed = 0

@@ -36,9 +36,9 @@ _READ_AT_START: Final = ("NETSTACK_DEBUG", "PYTHONHASHSEED", "PYTHONDEVMODE", "P
 
 
 class ForkedProcess:
-    """As much of ``subprocess.Popen`` as tests use.
+    """A process with the part of ``subprocess.Popen`` that tests use.
 
-    Life cycle: closed by ``wait`` or ``poll`` once it has ended, but for its pipes.
+    Life cycle: ``wait`` or ``poll`` closes it once the process has ended, but for its pipes.
     """
 
     def __init__(self, args: Sequence[str], pid: int, exit_fd: int, stdin: IO[bytes] | None, stdout: IO[bytes] | None):
@@ -64,7 +64,7 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Nothing happens if it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -94,7 +94,7 @@ class ForkServer:
         self._control = control
 
     def run(self, module: str, *arguments: str) -> Outcome:
-        """What became of ``python -m module arguments``."""
+        """Run ``python -m module arguments`` to its end and return its outcome."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = self.start(["-m", module, *arguments], stdout=out.fileno(), stderr=err.fileno())
             try:

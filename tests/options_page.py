@@ -53,14 +53,15 @@ def _row(option: Option[Any]) -> str:
 
 
 def meanings() -> dict[str, str]:
-    """What each option decides, in the words of the product: the first sentence of its docstring, or of its entry among
-    the arguments of a settings class.
+    """Return the meaning of each option in the words of the product.
+
+    A meaning is the first sentence of the option's docstring, or of its entry among the arguments of a settings class.
     """
     found: dict[str, str] = {}
     for settings in SETTINGS:
         entries = dict(_ENTRY.findall(inspect.getdoc(settings) or ""))
         for field, option in rows_by_field(settings).items():
-            if field in entries:  # else it is a second field of the same option
+            if field in entries:  # else it is a second field of one option
                 found.setdefault(option.name, _sentence(entries[field]))
     for module in (client_options, known_options, job_settings):
         for statement, following in pairwise(ast.parse(inspect.getsource(module)).body):

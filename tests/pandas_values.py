@@ -1,5 +1,5 @@
-"""What pandas has for missing values, and a time finer than Python's; where pandas is not installed, doubles with the
-same names.
+"""The missing values of pandas, and a time finer than Python's; where pandas is not installed, doubles with their
+names.
 
 Side:   any.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class NaTType(datetime.datetime):
-    """As ``pandas.NaT``, a datetime that is none."""
+    """The class of a double of ``pandas.NaT``, a datetime that is none."""
 
     def __repr__(self) -> str:
         return "NaT"
@@ -18,14 +18,14 @@ class NaTType(datetime.datetime):
 
 
 class NAType:
-    """As ``pandas.NA``."""
+    """The class of a double of ``pandas.NA``."""
 
     def __repr__(self) -> str:
         return "<NA>"
 
 
 class Timestamp(datetime.datetime):
-    """As ``pandas.Timestamp``."""
+    """A double of ``pandas.Timestamp``."""
 
     nanosecond = 5
 

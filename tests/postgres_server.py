@@ -76,11 +76,11 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Of the database that initdb has made."""
+        """The address of the database that initdb has made."""
         return f"postgresql://flowlet@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start the server, and wait until it answers; at the same port as before."""
+        """Start the server, and wait until it answers; a second start uses the port of the first."""
         self.port = self.port or _free_port()
         settings = {
             "listen_addresses": "127.0.0.1",

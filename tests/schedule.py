@@ -1,4 +1,4 @@
-"""Which file a worker of pytest-xdist runs next.
+"""The order in which workers of pytest-xdist run the files of tests.
 
 A file is run by one worker.  Files that start clusters wait much and compute in bursts: they come first, the longest in
 front, and no more than ``MAX_CLUSTERS`` workers run them at a time, so that clusters do not starve each other while the
@@ -59,7 +59,9 @@ LONG: Final = (
 
 
 def scope_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, all of ``tests/spark``, or all that looks at the sources."""
+    """Return the tests that one worker runs as a whole: a file, all of ``tests/spark``, or all that looks at the
+    sources.
+    """
     file = nodeid.partition("::")[0]
     if file.startswith(f"{SPARK}/"):
         return SPARK

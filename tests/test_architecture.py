@@ -1,4 +1,4 @@
-"""What the inventory says exists, exists: modules and tests that they name; and no mechanism of Flink is forgotten."""
+"""Modules and tests that the inventory names exist; and no mechanism of Flink is forgotten."""
 
 import ast
 import re
@@ -73,7 +73,7 @@ def test_every_module_that_is_named_exists() -> None:
 
 
 def test_every_test_that_the_runtimes_table_names_exists() -> None:
-    """As above, for flowlet."""
+    """Every test that the inventory names for flowlet is a test or a file with tests."""
     unknown = [name for name in FLOWLET_TESTS if not is_known(name)]
 
     assert not unknown, f"docs/maintainers/inventory.md names {unknown}, which are neither tests nor files with tests"
@@ -156,5 +156,5 @@ def lock_owners(path: Path) -> set[str]:
 
 
 def test_ranges_of_rows_are_spelled_out() -> None:
-    """As the tables write them."""
+    """Ranges are read in the form in which the tables write them."""
     assert rows_of("| D33 - D35, D37 and C01-C03, 2.A | D99 |") == {"D33", "D34", "D35", "D37", "C01", "C02", "C03"}

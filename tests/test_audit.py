@@ -26,7 +26,7 @@ PACKAGES = {"web": "1.0", "wide-columns": "2.0"}
 
 
 def report(*advisories: dict[str, Any], name: str = "wide_columns") -> dict[str, Any]:
-    """What pip-audit prints; it spells names as it likes."""
+    """Return a report as pip-audit prints it; pip-audit chooses how to spell names."""
     return {
         "dependencies": [
             {"name": "web", "version": "1.0", "vulns": list(advisories)},

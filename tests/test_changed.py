@@ -1,4 +1,4 @@
-"""Which tests lie beside what has changed."""
+"""The choice of the tests that lie beside changed files."""
 
 from pathlib import Path
 

@@ -43,7 +43,7 @@ ENTRIES = {row[0]: row[2] for _, rows in tables_of(HEAD) for row in rows}
 
 
 def entry_of(row: list[str]) -> str:
-    """What shows that a job reaches the mechanism of a row that is wired."""
+    """Return the test or file that shows that a job reaches the mechanism of a wired row."""
     return re.split("[,;]", row[-1].removeprefix("yes: "))[0].strip()
 
 

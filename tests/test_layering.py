@@ -84,7 +84,7 @@ class Import:
 
 @dataclass
 class Module:
-    """What the checker knows about one file."""
+    """The checker's knowledge of one file."""
 
     name: str
     tree: ast.Module
@@ -322,7 +322,7 @@ def sources_of(root: Path) -> tuple[dict[str, str], frozenset[str]]:
 
 
 def _stub_of(path: Path) -> str:
-    """What the stub of a package imports, as a block for type checkers; nothing without one."""
+    """Return the imports in the stub of a package, as a block for type checkers; no text if there is no stub."""
     stub = path.with_suffix(".pyi")
     lines = stub.read_text(encoding="utf-8").splitlines() if stub.exists() else []
     return "".join(f"{line}\n" for line in ("if TYPE_CHECKING:", *(f"    {line}" for line in lines))) if lines else ""
@@ -362,7 +362,7 @@ RULES: Final = (
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, set[str]]:
-    """What breaks each rule of the house today."""
+    """Return the places that break each rule of the house today."""
     sources, packages = sources_of(ROOT)
     return {rule: set(find()) for rule, find in rules(sources, Checker(sources, packages).edges(), packages).items()}
 
@@ -452,7 +452,7 @@ def test_an_init_module_may_only_reexport() -> None:
 @pytest.mark.parametrize("package", ["common", "datastream", "graph"])
 @pytest.mark.parametrize("runtime", ["flowlet__task__x", "flowlet__client__x", "netstack__x"])
 def test_graph_builders_import_no_runtime_when_imported(package: str, runtime: str) -> None:
-    """They may reach it later, inside a call."""
+    """Graph builders may reach the runtime later, inside a call."""
     target = runtime.replace("__", ".")
     early = {f"flowlet__{package}__a": f"{PURE}from {target} import y\n", runtime: PURE}
     late = {f"flowlet__{package}__a": f"{PURE}def f() -> None:\n    from {target} import y\n", runtime: PURE}

@@ -89,7 +89,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_path: Path) -> None:
-    """Nothing of the source tree is needed: two TaskManager processes, a keyed sum, the results come back."""
+    """No file of the source tree is needed: two TaskManager processes, a keyed sum, the results come back."""
     script = tmp_path / "scripts" / "job.py"
     script.parent.mkdir()
     script.write_text(JOB)
@@ -122,9 +122,7 @@ def test_the_console_script_is_installed(python: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_finds_the_data_source_of_the_wheel(python: Path, tmp_path: Path) -> None:
-    """As Spark looks for it: a top-level module called ``pyspark_...``, whose ``DefaultSource`` has the name of the
-    format.
-    """
+    """Spark finds a top-level module called ``pyspark_...``, whose ``DefaultSource`` has the name of the format."""
     pytest.importorskip("pyspark", reason="needs the extra 'spark'")
     looking = (
         "import pkgutil; print(next(each.module_finder.path for each in pkgutil.iter_modules() if each.name == "
@@ -158,7 +156,7 @@ def test_the_wheel_holds_the_packages_the_licence_and_the_type_markers_and_nothi
 
 
 def test_every_third_party_import_is_a_declared_dependency() -> None:
-    """What the packages import is in ``dependencies`` (for spark, rocksdb and postgres in an extra), and each
+    """Every import of the packages is in ``dependencies`` (for spark, rocksdb and postgres in an extra), and each
     dependency is imported.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

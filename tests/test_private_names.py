@@ -73,7 +73,7 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
 
 
 def private_names_of(tree: ast.AST) -> set[str]:
-    """What a module defines: functions, classes, variables, attributes of ``self``."""
+    """Return the private names that a module defines: functions, classes, variables, attributes of ``self``."""
     found = set()
     for node in ast.walk(tree):
         match node:
@@ -115,7 +115,7 @@ def uses_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def packages_by_name() -> dict[str, set[str]]:
-    """Of each private name of the product: the packages with a module that defines it."""
+    """Return, for each private name of the product, the packages with a module that defines it."""
     found = defaultdict(set)
     for top in ("netstack", "flowlet"):
         for path in (ROOT / top).rglob("*.py"):
@@ -142,7 +142,7 @@ def foreign_uses(
 
 
 def helper_names(folder: Path) -> set[str]:
-    """What the doubles and rigs of a folder of tests define for themselves."""
+    """Return the private names that doubles and rigs of a folder of tests define for themselves."""
     helpers = [path for path in folder.glob("*.py") if not path.name.startswith("test_")]
     return set().union(*(private_names_of(parse(path.read_text(encoding="utf-8"))) for path in helpers))
 

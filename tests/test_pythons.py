@@ -1,4 +1,4 @@
-"""Which interpreters the quick tests run on; the interpreters are shell scripts that say what Python would."""
+"""The choice of interpreters for the quick tests; the interpreters are shell scripts that answer as Python would."""
 
 import json
 import os
@@ -141,7 +141,7 @@ def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, cap
 
 
 def test_tests_that_fail_are_a_failure(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of the newest one, too."""
+    """Failing tests are a failure of ``--newest``, too."""
     working(only / "python3.99", tests="exit 1")
 
     assert pythons.main([]) == 1

@@ -36,8 +36,8 @@ def all_run(job: JobClient) -> bool:
 
 
 def spin_tightly_until(condition: Callable[[], object]) -> None:
-    """As ``spin_until``, for races: the caller goes on within a moment, and gives the interpreter away only when it is
-    taken.
+    """Spin as ``spin_until`` does, for races: the caller goes on within a moment, and gives the interpreter away only
+    when it is taken.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not condition():

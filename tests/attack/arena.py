@@ -38,7 +38,7 @@ _REGISTERED: Final = r"^TaskManager (\S+) listening on \S+:(\d+), registered at 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process holds."""
+    """The memory, files and threads that one process holds."""
 
     rss_mib: float
     fds: int
@@ -179,7 +179,7 @@ class Arena:
             self.task_managers.append(TaskManager(process, found[1], int(found[2])))
 
     def replace_task_managers(self, pids: Collection[int]) -> None:
-        """Fresh processes in place of those that an attack has spoilt, which must not be blamed on the next one."""
+        """Replace the processes that an attack has spoilt, so that the next attack is not blamed for them."""
         for each in self.task_managers:
             if each.process.pid in pids:
                 each.process.send(signal.SIGKILL)

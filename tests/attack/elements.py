@@ -196,7 +196,9 @@ def call(module: str, name: str, argument: str) -> bytes:
 
 
 def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
-    """What makes them, by name: some take a second.  ``proof`` is a file that exists if code of ours ran."""
+    """Return functions that make hostile elements, by name: some take a second.  ``proof`` is a file that exists if
+    code of ours ran.
+    """
     touch = f"touch '{proof}'"
     return {
         "os.system": lambda: pickled(pickle.dumps([Runs(touch)])),
@@ -285,7 +287,7 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
 
 
 def harmless_elements() -> list[bytes]:
-    """What a gate ignores: a producer's watermarks say nothing."""
+    """Return elements that a gate ignores: a producer's watermarks say nothing."""
     serializer = StreamElementSerializer()
     return [serializer.serialize(Watermark(2**63 - 1)), serializer.serialize(WatermarkStatus(is_idle=True))]
 

@@ -20,7 +20,7 @@ from tests.attack.bystander import END_S, environment_of
 
 @dataclass
 class JobOutcome:
-    """What became of a job: its results, or its failure as text."""
+    """The end of a job: its results, or its failure as text."""
 
     results: list[Any] = field(default_factory=list)
     error: str | None = None

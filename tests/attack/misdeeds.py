@@ -1,7 +1,7 @@
-"""What a user's function can do to the process that it runs in.
+"""Harm that a user's function can do to the process that it runs in.
 
-Each function gets one record, a number; most do their deed at record ``AT`` and return the others unchanged.
-Nothing here touches anything outside the TaskManager's process and the folder of the test.
+Each function gets one record, a number; most do their deed at record ``AT`` and return the others unchanged. Nothing
+here touches anything outside the TaskManager's process and the folder of the test.
 
 Side:   task, in a TaskManager of ``arena``.
 """

@@ -16,7 +16,7 @@ ROWS_FILE: Final = "FLOWLET_ATTACK_ROWS"
 
 @dataclass
 class Row:
-    """What became of one attack."""
+    """The outcome of one attack."""
 
     attack: str
     outcome: str = "failed"

@@ -34,7 +34,7 @@ _REQUEST: Final = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Flowlet-Auth: v1
 
 @dataclass(frozen=True)
 class Kind:
-    """What every connection of a crowd says: ``first`` at once, then ``rest``, one byte per second."""
+    """A kind of crowd: every connection sends ``first`` at once, then ``rest``, one byte per second."""
 
     name: str
     first: bytes

@@ -78,7 +78,7 @@ class Victim:
             self.error = f"{type(error).__name__}: {error}"
 
     def check(self, timeout_s: float) -> str | None:
-        """What is wrong, or None."""
+        """Push good records and return an error, or None if the job got them."""
         self._num_good += 1
         before = len(self.seen)
         client = GateClient(self.description, timeout_s=timeout_s)
@@ -223,7 +223,7 @@ def _pushes(job: Victim, *elements: bytes) -> Callable[[int], str | None]:
 
 @pytest.mark.parametrize("type_name", TYPES)
 def test_code(arena: Arena, type_name: str) -> None:
-    """Nothing that a producer sends is run, imported or called."""
+    """No code that a producer sends is run, imported or called."""
     attack_gate(arena, "code", type_name, lambda name: name.startswith(CODE))
 
 
@@ -254,7 +254,7 @@ def test_wrong_values(arena: Arena) -> None:
 
 
 def test_watermarks_of_producers(arena: Arena) -> None:
-    """They are ignored: the gate's source makes its own."""
+    """Watermarks of a producer are ignored: the gate's source makes its own."""
     with arena.attack("gate of pair: watermarks") as it, victim(arena, PAIR, [("a", 1)]) as job:
         answer = push_bytes(job.description, harmless_elements(), 1, REFUSED_S)
         assert job.check(REFUSED_S) is None

@@ -62,7 +62,7 @@ def through_proxies(arena: Arena, where: Where) -> Iterator[list[TcpProxy]]:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to every proxied connection; ``must_go_on``: the job may not fail."""
+    """A fault of every proxied connection; ``must_go_on``: the job may not fail."""
 
     name: str
     begin: Callable[[TcpProxy], None]

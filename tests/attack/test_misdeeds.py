@@ -1,6 +1,6 @@
-"""A user's function does its worst beside the bystander, in the same TaskManager.
+"""A user's function does its worst beside the bystander, in one TaskManager.
 
-What it may not do: end the process if a Python process can survive it, harm the bystander, hang its own job, or leave
+The function may not end the process if a Python process can survive it, harm the bystander, hang its own job, or leave
 the reason unsaid.
 """
 
@@ -156,7 +156,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """What misdeeds find in the environment of their process."""
+    """Return the environment variables in which misdeeds find their folders."""
     (folder / "tmp").mkdir()
     return {"TMPDIR": str(folder / "tmp"), RELEASE: str(folder / "release"), SCRATCH: str(folder)}
 

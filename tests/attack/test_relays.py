@@ -1,8 +1,8 @@
-"""Who stands between two processes that know the secret may end their connection, and do nothing else.
+"""A relay between two processes that know the secret may end their connection, and do nothing else.
 
 Control port: an attacker holds the port of a JobManager that is gone, and passes a TaskManager's signed handshake on to
     another one.
-Data port: the same with Hello and Proof.  And a router that sits on the right address.
+Data port: the attacker passes Hello and Proof on.  And a router that sits on the right address.
 """
 
 import re
@@ -45,7 +45,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 
 
 def websocket_frame(message: object) -> bytes:
-    """As a server sends it: whole, binary, not masked."""
+    """Return the message in a frame as a server sends it: whole, binary, not masked."""
     data = msgspec.msgpack.encode(message)
     length = (
         bytes([len(data)]) if len(data) < 126 else b"\x7e" + len(data).to_bytes(2, "big") if len(data) < 65536 else b""

@@ -1,6 +1,4 @@
-"""What strangers and liars say at both ports: garbage, frames out of turn, wrong secrets, tokens of others, old
-requests.
-"""
+"""Strangers and liars at both ports: garbage, frames out of turn, wrong secrets, tokens of others, old requests."""
 
 import asyncio
 import http.client
@@ -89,7 +87,7 @@ def fuzz_before_handshake(arena: Arena, num: int) -> None:
 
 
 class Quiet(ChannelHandler):
-    """The end of a pipeline that drops what comes; ``ended`` is set when the connection ends."""
+    """The end of a pipeline that drops every message; ``ended`` is set when the connection ends."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -333,7 +331,7 @@ def token_holder_reads(arena: Arena) -> None:
 
 
 def replay_handshake(arena: Arena) -> None:
-    """What a producer said is said again, byte by byte; and our own hello is sent back to us."""
+    """Send a producer's recorded words once more, byte by byte; and send our own hello back to us."""
     with arena.attack("a handshake that was seen before") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
         identity = GateIdentity(bytes.fromhex(gate.job_id), gate.name, gate.expires_ms)

@@ -40,7 +40,7 @@ _HOG: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: p
 
 @dataclass
 class Place:
-    """Where a TaskManager runs.  ``may_end``: its process was attacked, or may fall into a trap."""
+    """A TaskManager and its entrances.  ``may_end``: its process was attacked, or may fall into a trap."""
 
     number: int
     data: Entrance
@@ -68,12 +68,12 @@ class ChaosCluster:
 
     @property
     def address(self) -> str:
-        """Where clients reach the JobManager, past the proxy."""
+        """The address at which clients reach the JobManager, past the proxy."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def local_disk(self) -> Path:
-        """Where RocksDB works: in memory, if this user may mount that.
+        """The folder in which RocksDB works: in memory, if this user may mount that.
 
         The binding of RocksDB keeps the interpreter's lock while it opens a database and takes a checkpoint; a disk
         that needs seconds for an fsync would stop all of a TaskManager for as long, and that is no fault of the plan.
@@ -82,7 +82,7 @@ class ChaosCluster:
 
     @property
     def disk(self) -> Path:
-        """Where checkpoints go: a small file system of its own, if this user may mount one."""
+        """The folder of checkpoints: a small file system of its own, if this user may mount one."""
         return self.folder / "disk"
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class ChaosCluster:
     # ---------------------------------------------------------------- processes
 
     def start_job_manager(self) -> None:
-        """Start it, at the same port as the one before, which has ended; returns when it listens."""
+        """Start a JobManager, at the port of its predecessor, which has ended; return when it listens."""
         if self._num_started:
             self.job_manager.close()
         options = ["--port", str(self.port), "--job-store", str(self.folder / "jobs")]
@@ -165,7 +165,7 @@ class ChaosCluster:
             yield
 
     def place_of(self, pid: int) -> Place:
-        """Where the process runs."""
+        """Return the place in which the process runs."""
         return next(place for place in self.places if place.process.pid == pid)
 
     def job_manager_lines(self) -> list[dict[str, Any]]:
@@ -183,12 +183,12 @@ class ChaosCluster:
         return self._call(self._get(path))
 
     def task_managers(self) -> list[dict[str, Any]]:
-        """Those that are registered."""
+        """Return the registered TaskManagers."""
         found = self.get("/taskmanagers")
         return [] if found is None else list(found["taskmanagers"])
 
     def busy_places(self) -> list[Place]:
-        """Where tasks run, in the order of the places."""
+        """Return the places in which tasks run, in their order."""
         pids = {each["pid"] for each in self.task_managers() if each["freeSlots"] < SLOTS}
         return [place for place in self.places if place.process.pid in pids and place.process.is_running]
 

@@ -21,7 +21,7 @@ Result = tuple[str, int, int, int, int, int, int]
 
 
 def digest(*numbers: int) -> int:
-    """A hash of numbers that is the same in every process."""
+    """Return a hash of numbers that is equal in every process."""
     text = ",".join(map(str, numbers)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") & _MASK
 
@@ -40,7 +40,7 @@ def rule(seed: int, number: int) -> tuple[int, int]:
 
 @dataclass
 class Tally:
-    """What is known of the records of one key."""
+    """The totals of the records of one key."""
 
     count: int = 0
     total: int = 0
@@ -71,7 +71,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the sink must get.  ``sequences``: per (source, key) the sequence numbers in their order."""
+    """The results that the sink must get.  ``sequences``: per (source, key) the sequence numbers in their order."""
 
     sequences: dict[tuple[int, int], list[int]]
     windows: "Counter[Result]"

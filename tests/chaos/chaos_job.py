@@ -307,12 +307,12 @@ class CheckOrder(KeyedProcessFunction):
 
 
 def to_line(result: Result) -> str:
-    """As the file sink writes it."""
+    """Return the line that the file sink writes."""
     return json.dumps(result)
 
 
 def read_files(folder: Path) -> Iterator[Result]:
-    """What the file sink has committed: files whose names do not begin with a dot."""
+    """Yield the results that the file sink has committed, from files whose names do not begin with a dot."""
     for file in sorted(folder.rglob("*")):
         if file.is_file() and not file.name.startswith("."):
             yield from (tuple(json.loads(line)) for line in file.read_text(encoding="ascii").splitlines())

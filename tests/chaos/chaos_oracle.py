@@ -15,7 +15,7 @@ _MAX_SAMPLES = 5
 
 @dataclass
 class Verdict:
-    """What is wrong with the results; nothing if ``is_right``."""
+    """The errors in the results; none if ``is_right``."""
 
     lost: int = 0
     duplicated: int = 0

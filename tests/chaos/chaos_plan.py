@@ -1,4 +1,4 @@
-"""What one run does: options of the job, and the faults, all drawn from its seed.
+"""The plan of one run: options of the job, and the faults, all drawn from its seed.
 
 Side:       pure.
 Invariants: one seed gives one plan.  Runs whose seeds differ in their last digit only share a cluster.
@@ -19,7 +19,7 @@ _SEGMENT_BYTES: Final = (256, 512, 1024, 4096)
 
 
 class Harm(Enum):
-    """What a fault does to the job."""
+    """The harm that a fault does to the job."""
 
     NONE = "the job goes on"
     CHECKPOINTS = "checkpoints may fail"
@@ -66,7 +66,7 @@ class FaultKind(Enum):
 
     @property
     def link_fault(self) -> LinkFaultKind | None:
-        """What the proxy does, if it is the proxy's fault."""
+        """The fault of the link, or None if the proxy does not make this fault."""
         where, _, kind = self.name.partition("_")
         return LinkFaultKind[kind] if where in ("DATA", "CONTROL") else None
 
@@ -159,7 +159,7 @@ def plan_run(seed: int, *, has_small_disk: bool = True, kinds: tuple[FaultKind, 
 
 
 def plan_faults(seed: int, kinds: Sequence[FaultKind]) -> RunPlan:
-    """The plan of a run with these faults; it stays the same when kinds are added or get another weight."""
+    """Return the plan of a run with these faults; it does not change when kinds are added or get another weight."""
     random = Random(f"run {seed}")
     options = _options(random)
     faults = tuple(_plan_fault(kind, Random(f"fault {seed} {number} {kind.name}")) for number, kind in enumerate(kinds))

@@ -34,7 +34,7 @@ class ChaosError(AssertionError):
 
 @dataclass
 class RunReport:
-    """What a run did.  ``recoveries``: how long each restart took, from the fault until all tasks ran again."""
+    """A report of a run.  ``recoveries``: how long each restart took, from the fault until all tasks ran again."""
 
     plan: RunPlan
     happened: list[str] = field(default_factory=list)
@@ -127,7 +127,7 @@ class ChaosRun:
 
     @property
     def reader(self) -> ResultReader:
-        """Of the results; there is one after ``start``."""
+        """The reader of the results; there is one after ``start``."""
         assert self._reader is not None, "started before"
         return self._reader
 

@@ -70,7 +70,7 @@ class Summary:
 
 
 def plan_of_seed(seed: int, has_small_disk: bool) -> RunPlan:
-    """What a run does unless it is told."""
+    """Return the plan that a run follows unless it is given another."""
     return plan_run(seed, has_small_disk=has_small_disk)
 
 
@@ -155,5 +155,5 @@ def secret_of(cluster: ChaosCluster) -> Iterator[None]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of sorted values; 0 if there are none."""
+    """Return a percentile of sorted values; 0 if there are none."""
     return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0

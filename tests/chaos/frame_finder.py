@@ -52,7 +52,7 @@ class _Finder:
     is_work: bool = True  # the present frame
 
     def divide(self, data: bytes) -> list[Part]:
-        """See ``FrameFinder``."""
+        """Implement ``FrameFinder.divide``."""
         parts: list[Part] = []
         data, self._kept = self._kept + data, b""
         while data:
@@ -84,7 +84,7 @@ class DataFrames(_Finder):
     """Frames of netstack with their seals."""
 
     def length_of(self, head: bytes) -> int | None:
-        """See above."""
+        """Implement ``_Finder.length_of``."""
         if len(head) < FRAME_HEADER_BYTES:
             return None
         length, magic, message_id = FRAME_HEADER.unpack_from(head)
@@ -103,7 +103,7 @@ class WebSocketFrames(_Finder):
     _has_head: bool = False
 
     def length_of(self, head: bytes) -> int | None:
-        """See above."""
+        """Implement ``_Finder.length_of``."""
         if not self._has_head:
             end = head.find(_HEAD_END)
             if end < 0:

@@ -1,4 +1,4 @@
-"""What a link does to the bytes that pass it: decisions of the fault proxy.
+"""Decisions of the fault proxy: how a link treats the bytes that pass it.
 
 Side:       pure.
 Invariants: an armed fault happens at most once, in the direction that it names; ``fired`` has those that happened.
@@ -16,7 +16,7 @@ Direction = Literal["to server", "to client"]
 
 
 class LinkFaultKind(StrEnum):
-    """What can happen to a link."""
+    """The kinds of faults of a link."""
 
     DELAY = "delay"
     """Every piece of bytes waits for ``seconds`` / 10, for ``seconds`` in all."""
@@ -86,7 +86,7 @@ class LinkPlan:
         self._armed, self._num_frames = fault, 0
 
     def orders(self, direction: Direction, part: Part, now_s: float) -> list[Order]:
-        """What becomes of a part of a frame."""
+        """Return the orders for a part of a frame."""
         fault = self._armed
         if fault is None or direction != fault.direction:
             return self._in_passing(direction, part, now_s)

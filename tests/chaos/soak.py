@@ -62,7 +62,7 @@ class Watch:
         )
 
     def trends(self) -> list[Trend]:
-        """Of every process that lived for long enough."""
+        """Return the trend of every process that lived for long enough."""
         found = [trend_of(f"{name} ({pid})", samples) for (name, pid), samples in self._samples.items()]
         return [trend for trend in found if trend is not None and trend.seconds >= _LEAST_LIFE_S]
 

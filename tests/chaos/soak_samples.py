@@ -1,8 +1,8 @@
-"""What the processes of a cluster hold, sampled over time, and whether it grows.
+"""Samples of what the processes of a cluster hold, and whether it grows.
 
 Side:       pure, but for ``sample``.
 Units:      MiB, counts; slopes per hour.
-Source:     the slope is the median of those of all pairs of samples (Theil and Sen), which outliers do not move.
+Source:     the slope is the median of the slopes of all pairs of samples (Theil and Sen); outliers do not move it.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Trend:
         return f"{self.name}, {self.seconds:.0f} s: {', '.join(parts)}"
 
     def grown(self, more_mib: float) -> str | None:
-        """What is wrong if its memory has grown by more, by its slope over the time that was watched."""
+        """Return an error if its memory has grown by more, by its slope over the time that was watched."""
         growth = self.rss_mib[2] * self.seconds / 3600
         if growth <= more_mib:
             return None
@@ -51,7 +51,7 @@ class Trend:
 
 
 def left_over(name: str, idle: Sample, end: Sample, more_fds: int, more_threads: int) -> list[str]:
-    """What a process without tasks holds more than one that had run a job and was idle again before the soak."""
+    """Return what a process without tasks holds beyond what an idle process held before the soak, after one job."""
     found = []
     for word, limit, before, after in (
         ("fds", more_fds, idle.fds, end.fds),
@@ -63,7 +63,7 @@ def left_over(name: str, idle: Sample, end: Sample, more_fds: int, more_threads:
 
 
 def sample(pid: int, at_s: float) -> Sample | None:
-    """What the process holds now; None: it is gone."""
+    """Return a sample of the process; None if it is gone."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():

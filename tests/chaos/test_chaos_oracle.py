@@ -13,7 +13,7 @@ SCALE = Scale(7, num_records=600, num_rules=5)
 
 
 def right_results() -> list[Result]:
-    """What a job without faults gives."""
+    """Return the results of a job without faults."""
     results: list[Result] = []
     for (source, key), numbers in expected(SCALE).sequences.items():
         results += [("record", source, key, number, 0, 0, 0) for number in numbers]

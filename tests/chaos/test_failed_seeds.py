@@ -1,4 +1,4 @@
-"""Runs that failed once are run again, with the same faults at the same moments."""
+"""Runs that failed once are run again, with equal faults at equal moments."""
 
 from pathlib import Path
 
