@@ -196,8 +196,8 @@ def call(module: str, name: str, argument: str) -> bytes:
 
 
 def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
-    """Return functions that make hostile elements, by name: some take a second.  ``proof`` is a file that exists if
-    code of ours ran.
+    """Return makers of hostile elements, by name: some take a second.  ``proof`` is a file that exists if code of ours
+    ran.
     """
     touch = f"touch '{proof}'"
     return {

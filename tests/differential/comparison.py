@@ -1,7 +1,7 @@
-"""Compares what a job did with what its program means, and makes a program that differs as small as it can be.
+"""Compares the doings of a job with the meaning of its program, and shrinks a program that differs as far as possible.
 
 Side:       pure, but for the runs that it is given.
-Rules:      calls of one task are compared in their order, those of different tasks are not: tasks run at the same time.
+Rules:      calls of one task are compared in their order, calls of different tasks are not: tasks run side by side.
             Where streams with records meet, records come in no order; what follows is compared without it.  Of a job
             that fails: the task that fails has done exactly what it must have done by then.  A task before it has done
             at least what the failed one has read, and no more than it would have done without the failure.  A task
@@ -25,7 +25,7 @@ _MAX_TRIALS = 400  # of one shrinking
 
 
 def difference(program: Program, actual: Actual) -> str | None:
-    """What a job did otherwise than its program says; None if nothing."""
+    """Return how a job differed from its program; None if it did not."""
     expected = interpret(program)
     return (
         _error_difference(expected, actual)

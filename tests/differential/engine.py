@@ -31,7 +31,7 @@ _BOOM = re.compile(r"Boom: (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Actual:
-    """What a job did.
+    """The doings of a job: calls, results and error.
 
     ``error``: the step that it blames, the preview of the record, and what was raised; None where the text names none.
     """

@@ -26,14 +26,14 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 def run_with(fault: Fault, program: Program) -> Actual:
-    """What a job would do on an engine with a fault."""
+    """Return the doings of a job on an engine with a fault."""
     with pytest.MonkeyPatch.context() as patch:
         fault(patch)
         return as_actual(program, interpret(program))
 
 
 def as_actual(program: Program, found: Expected) -> Actual:
-    """What an interpreter did, as if a job had done it."""
+    """Return the doings of an interpreter as if a job had done them."""
     log = [entry for task in found.tasks.values() for entry in task.log]
     for task in found.tasks.values():
         log += [(step, text) for step, texts in task.other_logs.items() for text in texts]
@@ -92,7 +92,7 @@ def chained_functions_get_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_consumers_get_copies(patch: pytest.MonkeyPatch) -> None:
-    """Of several consumers in one task, only the first gets the very object."""
+    """Give the very object to the first of several consumers in one task, and copies to the others."""
     chained = _Task.chained
 
     def emit(task: _Task, step: Step, tag: str | None, value: Any, timestamp: int | None) -> None:
@@ -142,7 +142,7 @@ def records_are_serialized_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def tasks_share_objects(patch: pytest.MonkeyPatch) -> None:
-    """Records for a task of the same process are not copied at all."""
+    """Hand records to a task in this process without a copy."""
     kept = _Kept()
     _with_pickle(patch, kept.add, kept.find)
 
@@ -156,12 +156,12 @@ def one_object_stays_one_behind_an_edge(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_of_coroutines_are_not_copied(patch: pytest.MonkeyPatch) -> None:
-    """What a coroutine returned may change until it goes on."""
+    """Let the result of a coroutine change until it goes on."""
     patch.setattr(interpreter._Async, "taken", lambda self, value: value)
 
 
 def records_of_sources_are_not_copied(patch: pytest.MonkeyPatch) -> None:
-    """What a source function emitted may change until it goes on."""
+    """Let the record of a source function change until it goes on."""
     patch.setattr(interpreter._SourceFunction, "taken", lambda self, value: value)
 
 
@@ -269,7 +269,7 @@ def functions_before_the_failed_one_go_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_generator_of_watermarks_comes_first(patch: pytest.MonkeyPatch) -> None:
-    """It sees a record before those behind it do."""
+    """Show a record to the generator of watermarks before the records behind it see it."""
 
     def receive(operator: Any, number: int, value: Any, timestamp: int | None) -> None:
         assigned = operator.call(value, operator.function.extract_timestamp, value, timestamp)
@@ -325,7 +325,7 @@ def timers_fire_in_the_order_of_registration(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_of_timers_have_no_timestamp(patch: pytest.MonkeyPatch) -> None:
-    """Those behind a timer do not see when it fired."""
+    """Hide from the operators behind a timer when it fired."""
     emit_each = _Operator.emit_each
 
     def without(operator: Any, record: Any, results: Any, timestamp: int | None) -> None:
@@ -373,7 +373,7 @@ def a_record_is_lost_in_long_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 def side_outputs_come_last(patch: pytest.MonkeyPatch) -> None:
-    """What a call gives to side outputs goes on behind what it gives to the main one."""
+    """Emit a call's results for side outputs behind its results for the main output."""
     emit_each = _Operator.emit_each
 
     def sorted_out(operator: Any, record: Any, results: Any, timestamp: int | None) -> None:

@@ -51,12 +51,12 @@ class Sent:
 
 @dataclass
 class TaskResult:
-    """What one task does.
+    """The doings of one task.
 
     Attributes:
         log: what the functions see, in order; but for those that run on another thread.
-        other_logs: of these, by step.
-        failure: what ends it.
+        other_logs: the calls on another thread, by step.
+        failure: the error that ends it.
         is_cut: whether its input is not all that there would have been, because a task before it failed.
         num_read: how much of its input it reads, when it fails.
         inputs: the edges that it reads, and from which task each.
@@ -75,7 +75,7 @@ class TaskResult:
 
 @dataclass
 class Expected:
-    """What a program does: by task, and what is collected."""
+    """The doings of a program: by task, and its collected results."""
 
     tasks: dict[int, TaskResult]
     collected: list[Any]
@@ -259,7 +259,7 @@ class _Operator:
         self.prepare()
 
     def prepare(self) -> None:
-        """What the kind needs."""
+        """Prepare the fields that this kind of operator needs."""
 
     def made(self, call: Call) -> Any:
         return function_named(call.name)(self.task.interpreter.world_number, self.step.id, *call.arguments)
@@ -296,7 +296,7 @@ class _Operator:
             yield result
 
     def emit_each(self, record: Any, results: Iterable[Any] | None, timestamp: int | None) -> None:
-        """What a process function gives, with its side outputs."""
+        """Emit the results of a process function, with its side outputs."""
         for result in self.each(record, results):
             if type(result) is tuple and len(result) == 2 and isinstance(result[0], OutputTag):
                 self.emit(result[1], timestamp, result[0].tag_id)
@@ -348,7 +348,7 @@ class _SourceFunction(_Source):
             raise failure
 
     def taken(self, value: Any) -> Any:
-        """What goes on: the function may change the record."""
+        """Return a copy, which goes on: the function may change the record."""
         return _copied(value)
 
     # the SourceContext
@@ -381,7 +381,7 @@ class _FlatMap(_Operator):
 
 
 class _Context:
-    """What process functions are given; the timer service, too."""
+    """The context of process functions; the timer service, too."""
 
     def __init__(self, operator: "_Process", key: Any, timestamp: int | None) -> None:
         self._operator = operator
@@ -459,7 +459,7 @@ class _Reduce(_Operator):
 
 
 class _Aggregate(_Reduce):
-    """Of tuples: the sum, the smallest or the largest of a field."""
+    """An aggregation of tuples: the sum, the smallest or the largest of a field."""
 
     def made(self, call: Call) -> Any:
         return call
@@ -504,7 +504,7 @@ class _Async(_Operator):
         raise AssertionError("the coroutines of this package never wait")
 
     def taken(self, value: Any) -> Any:
-        """What goes on: the coroutine may change what it gave."""
+        """Return a copy, which goes on: the coroutine may change its result."""
         return _copied(value)
 
 
@@ -530,7 +530,7 @@ class _EventTime(_Operator):
         self.said.append(timestamp)
 
     def watermark(self, timestamp: int) -> None:
-        """What the input says is dropped, but for its end."""
+        """Drop a watermark of the input, but for its end."""
         if timestamp == MAX_TIMESTAMP:
             self.advance(timestamp)
 

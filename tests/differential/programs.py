@@ -1,7 +1,7 @@
-"""Random programs as data: what they read, what their steps do, and which output is collected.
+"""Random programs as data: their inputs, their steps, and the output that is collected.
 
 Side:       pure.
-Invariants: a seed always gives the same program; every program has one outcome, whatever threads do first (see
+Invariants: a seed always gives one program; every program has one outcome, whatever threads do first (see
             ``_Stream``).
 """
 
@@ -18,7 +18,7 @@ from tests.differential.worlds import Box, Label, Point
 
 
 class Kind(Enum):
-    """What a step is."""
+    """The kind of a step."""
 
     COLLECTION = "from_collection"
     SOURCE = "add_source"
@@ -48,7 +48,7 @@ class Kind(Enum):
 
 
 class Chaining(Enum):
-    """What a step says about its chain."""
+    """A step's wish for its chain."""
 
     ALWAYS = ""
     HEAD = "start_new_chain"
@@ -99,12 +99,12 @@ class Step:
 
     @property
     def name(self) -> str:
-        """As jobs name it."""
+        """The name of the step in jobs."""
         return f"step-{self.id}"
 
     @property
     def method(self) -> str:
-        """Of streams, that adds it."""
+        """The method of streams that adds the step."""
         return self.kind.value.rpartition(" ")[2]
 
     @property
@@ -170,7 +170,7 @@ class Program:
         return next(step for step in self.steps if step.id == step_id)
 
     def consumers(self, step_id: int) -> list[Step]:
-        """Those that read any output of a step, in the order in which they were added."""
+        """Return the steps that read any output of a step, in the order in which they were added."""
         return [step for step in self.steps if any(read.step == step_id for read in step.reads)]
 
     def is_chained(self, step: Step) -> bool:
@@ -193,8 +193,8 @@ class Program:
         return found
 
     def with_cells(self) -> "Program":
-        """The same program; functions of one task share a variable, those of different tasks, which run at the same
-        time, share none.
+        """Return this program with shared variables: functions of one task share a variable.  Functions of different
+        tasks, which run side by side, share none.
         """
         return replace(self, steps=tuple(self._with_cell(step) for step in self.steps))
 
@@ -321,7 +321,7 @@ _KEYS: Final = {"pair": "first_field", "triple": "first_field", "entry": "k_fiel
 
 @dataclass
 class _Stream:
-    """What is known of an output.
+    """The known properties of an output.
 
     ``is_ordered``: False behind the meeting of two streams with records; then functions without state follow, and no
         keys.

@@ -94,7 +94,9 @@ class TouchTheLast(_Map):
 
 
 class TouchTheLastOfAll(_Map):
-    """As ``TouchTheLast``; kept in a variable that other functions of the task use, too."""
+    """Touches the last record, as ``TouchTheLast`` does, but keeps it in a variable that other functions of the task
+    use, too.
+    """
 
     def prepare(self, cell: str) -> None:
         self.cell = cell

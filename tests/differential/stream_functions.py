@@ -284,7 +284,7 @@ class AnswerKept(_Async):
 
 
 class NoAnswer(_Async):
-    """Nothing for every third record."""
+    """Has no result for every third record."""
 
     def results(self, value: Any) -> list[Any]:
         return [] if self.calls % 3 == 0 else [(self.calls, value)]
@@ -336,7 +336,7 @@ class CoTouch(_CoMap):
 
 
 class CoSometimesNone(_CoMap):
-    """Nothing is emitted for every third record."""
+    """Emits no result for every third record."""
 
     def result(self, value: Any) -> Any:
         return None if self.calls % 3 == 0 else value

@@ -12,7 +12,7 @@ NUM_PROGRAMS = 200  # as many as every test run makes
 
 @pytest.mark.slow
 def test_an_engine_without_faults_does_not_differ() -> None:
-    """What runs record by record does the same again."""
+    """An engine that runs record by record agrees with the reference."""
     for seed in range(60):
         program = random_program(seed)
 
@@ -45,7 +45,7 @@ def _differs(program: Program) -> bool:
 
 
 def test_a_program_reads_as_python() -> None:
-    """Whoever sees a failure sees what to type."""
+    """A failure is shown as code to type."""
     steps = (Step(0, Kind.COLLECTION, records=(1, [2])), Step(1, Kind.REDUCE, (Read(0),), key="by_size"))
 
     assert str(Program(7, steps, Read(1, "left"))).splitlines() == [

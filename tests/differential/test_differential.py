@@ -15,7 +15,9 @@ NUM_PARTS = 4
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_programs_do_what_they_do_record_by_record(part: int) -> None:
-    """The same calls with the same records in the same order in each task, the same results, the same error."""
+    """Each task makes the expected calls with the expected records in their order; results and error are as
+    expected.
+    """
     seeds = range(part * NUM_PROGRAMS // NUM_PARTS, (part + 1) * NUM_PROGRAMS // NUM_PARTS)
     with local_cluster() as run:
         found = differing(seeds, run)

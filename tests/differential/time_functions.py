@@ -34,7 +34,7 @@ class _Source(Logged, SourceFunction):
         raise NotImplementedError
 
     def after(self, record: Any) -> None:
-        """What happens between two records."""
+        """Do something between two records."""
 
 
 class EmitGrowing(_Source):
@@ -118,7 +118,7 @@ class Punctuated(Logged, WatermarkGenerator):
             output.emit_watermark(self.largest - self.ticks * TICK_MS)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Nothing: what depends on the clock cannot be compared."""
+        """Emit no watermark: one that depends on the clock cannot be compared."""
 
 
 class MakePunctuated:

@@ -1,4 +1,4 @@
-"""What the functions of one run share, and the records that they work on.
+"""State that the functions of one run share, and the records that they work on.
 
 Side:       any.  The tasks of a job that runs in this process call the functions, and so does the interpreter:
             functions of one run write into its ``World`` alone, so that both can be compared, and a task that ends late
@@ -43,7 +43,7 @@ class Box:
 
 
 class Boom(Exception):
-    """What the functions raise that shall fail."""
+    """An error of functions that shall fail."""
 
 
 class World:
@@ -134,7 +134,7 @@ def size(record: Any) -> int:
 
 
 class Logged:
-    """What all functions share.
+    """The base of all functions: its state and its log.
 
     Args:
         world_number: of the run.

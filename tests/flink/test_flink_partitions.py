@@ -55,7 +55,7 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def serving(folder: Path, num_records: int, segment_bytes: int) -> Iterator[dict[str, str]]:
-    """What ``ServePartitions`` says: its port, and the ids of its partitions in hex."""
+    """Yield the output of ``ServePartitions``: its port, and the ids of its partitions in hex."""
     path = ":".join(map(str, JARS))
     subprocess.run(
         ["javac", "-cp", path, "-d", folder, ROOT / "tests/flink/ServePartitions.java"], check=True, timeout=PATIENCE_S
@@ -122,7 +122,9 @@ class Tap:
             thread.start()
 
     def frames(self) -> Iterator[tuple[int, int, bool, int]]:
-        """Of each BufferResponse: sequence number, number of parts, whether it is compressed, size."""
+        """Yield, for each BufferResponse, its sequence number, number of parts, whether it is compressed, and its
+        size.
+        """
         for frame in self.raw_frames():
             _, _, kind, _, _, num_parts, number, _, _, is_compressed, size = HEADER.unpack_from(frame)
             if kind == 0:

@@ -3,7 +3,7 @@
 Side:   any.
 Format: one item per line, sorted: ``KEY`` or ``KEY  VALUE``, with two spaces between; lines that begin with ``#`` are
         comments.
-Rules:  the same key with another value has changed.  An addition fails, too, until it is accepted.
+Rules:  a key with another value has changed.  An addition fails, too, until it is accepted.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ class Difference:
         return bool(self.gone or self.changed)
 
     def lines(self) -> list[str]:
-        """What a reader sees, one line per item."""
+        """Return the lines for a reader, one per item."""
         return [
             *(f"  gone:    {_line(key, value)}" for key, value in self.gone.items()),
             *(
@@ -78,7 +78,7 @@ class FrozenList:
         )
 
     def complaint(self, difference: Difference) -> str:
-        """What differs and what to do about it; empty: nothing differs."""
+        """Return the differences and what to do about them; empty: there are none."""
         lines = difference.lines()
         if not lines:
             return ""

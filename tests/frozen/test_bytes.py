@@ -34,7 +34,7 @@ WINDOWS: Final[list[tuple[Any, Any]]] = [
 
 
 def encodings() -> Iterator[tuple[str, bytes]]:
-    """What is encoded, and its bytes."""
+    """Yield the name of each encoded object, and its bytes."""
     for message in [*samples.ALL_MESSAGES, *(message for message, _ in test_message_bytes.GOLDEN)]:
         yield f"message {type(message).__name__}", samples.frame_of(message)
     for event, _, data_type in test_events.GOLDEN:

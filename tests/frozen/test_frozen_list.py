@@ -12,7 +12,7 @@ from tests.frozen.frozen_list import FOLDER, FrozenList, items_of
 
 @pytest.fixture
 def today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is found today; the list is called ``things``."""
+    """Return today's items; the list is called ``things``."""
     monkeypatch.setattr(frozen_list, "FOLDER", tmp_path / "tests" / "frozen" / "lists")
     frozen_list.FOLDER.mkdir(parents=True)
     found = ["a  1", "b", "c  3"]

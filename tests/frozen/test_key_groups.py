@@ -1,9 +1,9 @@
 """The key groups of a thousand keys of all types: stored state lies in them, and records must go where the state of
 their keys is.
 
-The keys are made of a digest, so that they are the same everywhere.  Three ways are compared with the list: the group
-that a harness finds for a record (key by key), the group in which a snapshot keeps the state of a key (column by
-column), and the subtask to which a job sends it.
+The keys are made of a digest, so that they are equal everywhere.  Three ways are compared with the list: the group that
+a harness finds for a record (key by key), the group in which a snapshot keeps the state of a key (column by column),
+and the subtask to which a job sends it.
 
 Items:  ``KIND NUMBER`` with the groups for two numbers of key groups, and the key.
 """

@@ -50,7 +50,7 @@ def _names_in(cell: str) -> list[str]:
 
 
 def _variables() -> set[str]:
-    """Those whose names the product's text has."""
+    """Return the environment variables that the product's text names."""
     paths = [path for top in ("flowlet", "netstack") for path in (ROOT / top).rglob("*.py")]
     texts = [text for path in paths if "FLOWLET_" in (text := path.read_text(encoding="utf-8"))]
     constants = [node.value for text in texts for node in ast.walk(tree_of(text)) if isinstance(node, ast.Constant)]
@@ -75,7 +75,7 @@ def _stored(*processes: str) -> list[str]:
 
 
 def _refusal(name: str, value: str) -> str:
-    """What an environment says to an option; empty: it takes it."""
+    """Return an environment's objection to the value of an option; empty: the environment takes it."""
     environment = StreamExecutionEnvironment.get_execution_environment()
     try:
         environment.configure(Configuration.from_dict({name: value}))
@@ -85,7 +85,9 @@ def _refusal(name: str, value: str) -> str:
 
 
 def test_each_option_is_known_to_an_environment() -> None:
-    """It takes the value, or says that the value is wrong, never the name; one without an effect gives a warning."""
+    """An environment takes a value or calls the value wrong, never the name; an option without an effect gives a
+    warning.
+    """
     complaints = []
     for name, meaning in OPTIONS.read().items():
         if name not in _stored(""):

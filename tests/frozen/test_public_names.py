@@ -1,7 +1,7 @@
 """The public names of the product, the paths under which they are imported, and their parameters.
 
-The list is read from the source text by griffe, so it is the same on every Python and without the extras.  Each name is
-then imported.
+The list is read from the source text by griffe, so every Python gives one list, with and without the extras.  Each name
+is then imported.
 
 Items:  ``MODULE:NAME`` with what it is; for what can be called its parameters, as in ``(first, second=1, *,
         named=...)``.  A default that is no plain value is ``...``.  The members of a class stand once, under the first

@@ -163,7 +163,7 @@ def test_a_savepoint_of_an_earlier_version_is_read(savepoint: Path) -> None:
 
 @pytest.mark.slow
 def test_a_job_goes_on_from_a_savepoint_of_an_earlier_version(savepoint: Path, tmp_path: Path) -> None:
-    """No record is lost or counted twice, the same keys are in the same states."""
+    """No record is lost or counted twice, and every key is in its stored state."""
     counts = read_state(savepoint).keyed_state("keep", "count").to_pydict()
     stored = dict(zip(counts["key"], counts["value"], strict=True))
     environment = environment_of(tmp_path)

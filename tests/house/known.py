@@ -1,8 +1,8 @@
-"""What breaks a rule of the house today: lists in ``lists/``, one key per line, that only get shorter.
+"""Places that break a rule of the house today: lists in ``lists/``, one key per line, that only get shorter.
 
 Side:   any.
-Rules:  what is found and not listed is new, and refused.  What is listed and no longer found comes off the list, so
-        that it cannot come back.
+Rules:  a place that is found and not listed is new, and refused.  A place that is listed and no longer found comes off
+        the list, so that it cannot come back.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def write(rule: str, keys: Iterable[str]) -> None:
 
 
 def complaint(rule: str, found: set[str]) -> str:
-    """What is to do about a rule; empty: nothing."""
+    """Return what to do about a rule; empty: nothing."""
     listed = known(rule)
     told = [f"breaks the rule {rule}, see CONTRIBUTING.md: {key}" for key in sorted(found - listed)]
     if listed - found:

@@ -1,8 +1,8 @@
-"""Where the promises of a room stand: in tests that know the public packages and the entries of rooms, nothing else.
+"""The promises of a room stand in tests that know the public packages and the entries of rooms, nothing else.
 
-A room is changed behind its entries.  Then the tests of what it is made of change with it, or go, and those of its
-entries say that nothing was lost.  So every mutant (``tests/mutants``) dies by a test that imports entries alone, but
-those of ``RACES``: they need interleavings that are forced inside.
+A room is changed behind its entries.  Then the tests of its parts change with it, or go; the tests of its entries say
+that no promise was lost.  So every mutant (``tests/mutants``) dies by a test that imports entries alone, but the
+mutants of ``RACES``: they need interleavings that are forced inside.
 
 Side: any.
 """

@@ -26,7 +26,7 @@ def written(folder: Path, text: str, name: str = "program.py") -> str:
 
 
 def lines_of(out: str) -> list[str]:
-    """What was printed, without the numbers of subtasks."""
+    """Return the printed lines, without the numbers of subtasks."""
     return sorted(line.partition("> ")[2] or line for line in out.splitlines())
 
 

@@ -103,7 +103,7 @@ def bounded(milliseconds: int) -> WatermarkStrategy:
 
 
 def windows(env: StreamExecutionEnvironment) -> None:
-    """Prints the number of windows, and that of those with a wrong count."""
+    """Prints the number of windows, and the number of windows with a wrong count."""
     counted: Any = (
         env.from_source(ShuffledSource(), bounded(SHUFFLED), "numbers").key_by(key_of).process(CountWindows())
     )

@@ -65,7 +65,7 @@ RUNNING_COUNTS = Counter((key, number) for key, size in SIZES.items() for number
 
 
 def num_seen() -> int:
-    """Of a source that never waits the first results come late: its chunks go on together."""
+    """Return how many results are seen.  Results of a source that never waits come late: its chunks go on together."""
     return max(len(results), closed["seen"])
 
 
@@ -277,7 +277,7 @@ class RulesOnce(SourceFunction, CheckpointedFunction):
         self.is_told = context.is_restored()
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """That there is a savepoint says it all."""
+        """Store no state: the restored source learns from the savepoint's existence that its rule was told."""
 
     def run(self, ctx: SourceContext) -> None:
         if not self.is_told:

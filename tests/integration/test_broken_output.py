@@ -75,7 +75,7 @@ def test_a_full_disk_fails_the_job_that_prints(
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
 def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int, tmp_path: Path) -> None:
-    """As in ``program | head``: of so many records the job would print for minutes, and nobody reads it."""
+    """In ``program | head`` the job would print for minutes, and nobody reads it: it ends with one line."""
     process = subprocess.Popen(
         program(PRINTING, parallelism, 1_000_000_000),
         stdout=subprocess.PIPE,

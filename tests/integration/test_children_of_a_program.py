@@ -1,7 +1,7 @@
-"""What works in a program with parallelism 1, in its own process, works with parallelism 2, in TaskManagers that are
-its children.
+"""A program with parallelism 2, whose TaskManagers are its children, works as with parallelism 1, in its own process.
 
-How they begin, whatever the program's folders are called and however it was started, and what they take over from it.
+Here: how the children begin, whatever the program's folders are called and however it was started, and what they take
+over from it.
 """
 
 import os
@@ -99,7 +99,7 @@ run(show, 1)
 
 @pytest.mark.parametrize("flag", ["-I", "-E"])
 def test_an_isolated_program_has_isolated_children(tmp_path: Path, flag: str) -> None:
-    """They ignore PYTHONPATH, as the program does."""
+    """TaskManagers ignore PYTHONPATH if the program does."""
     (tmp_path / "helper.py").write_text("NAME = 'found'")
     repository = str(Path(__file__).resolve().parents[2])
     file = tmp_path / "program.py"
@@ -145,7 +145,7 @@ def test_the_program_may_come_from_standard_input(tmp_path: Path) -> None:
 def test_a_program_may_be_started_with_closed_standard_descriptors(
     tmp_path: Path, closed: str, parallelism: int
 ) -> None:
-    """It neither aborts nor ends without a word."""
+    """A program without a standard descriptor neither aborts nor ends without a word."""
     code, out, _ = in_shell(f'exec "$@" {closed}', written(tmp_path, "run(lambda number: number + 1, 1)"), parallelism)
 
     assert (code, lines_of("\n".join(out))) == (0, ["2"])
@@ -153,7 +153,9 @@ def test_a_program_may_be_started_with_closed_standard_descriptors(
 
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", pytest.param(">&-", marks=pytest.mark.long)])
 def test_a_program_may_be_started_without_standard_output(tmp_path: Path, closed: str) -> None:
-    """As long as nothing is printed: what functions print could not be shown, which fails a job."""
+    """A program without standard output runs while it prints nothing; a function whose output cannot be shown fails its
+    job.
+    """
     result = tmp_path / "result"
     text = f"""
 with env.from_collection([1]).map(lambda number: number).execute_and_collect() as results:

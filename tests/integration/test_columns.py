@@ -42,7 +42,7 @@ def run(stream: Any) -> list[Any]:
 
 
 def by_key(records: list[tuple[Any, ...]]) -> dict[Any, list[Any]]:
-    """What came for each key, in order."""
+    """Return the values of each key, in their order."""
     found = defaultdict(list)
     for key, *values in records:
         found[key].append(tuple(values))

@@ -1,8 +1,7 @@
-"""What works in a program with parallelism 1, in its own process, works with parallelism 2, in TaskManagers that are
-its children.
+"""A program with parallelism 2, whose TaskManagers are its children, works as with parallelism 1, in its own process.
 
-How they end, whatever the program's functions leave behind, and what becomes of children that the program itself has
-forked.
+Here: how the children end, whatever the program's functions leave behind, and what becomes of children that the program
+itself has forked.
 """
 
 import signal
@@ -86,7 +85,9 @@ def test_a_killed_program_takes_children_with_it_whose_functions_hold_the_interp
 
 
 def test_a_child_that_the_program_has_forked_does_not_keep_its_task_managers(tmp_path: Path) -> None:
-    """It inherits the descriptor by which the kernel tells that the program is there."""
+    """A forked child inherits the descriptor by which the kernel tells that the program is there; the TaskManagers end
+    nevertheless.
+    """
     text = """
 def hold(number):
     os.write(1, b"holds\\n")
@@ -149,7 +150,7 @@ def note_later(path):
     [("succeeds", 2), ("fails", 2), ("fails", 1), pytest.param("succeeds", 1, marks=pytest.mark.long)],
 )
 def test_what_was_submitted_to_executors_that_stay_open_is_done(tmp_path: Path, end: str, parallelism: int) -> None:
-    """As at the end of a program of Python; no worker stays, and nobody is killed."""
+    """Executors finish their work as at the end of any Python program; no worker stays, and nobody is killed."""
     (tmp_path / "work.py").write_text(WORK)
     notes = tmp_path / "notes"
 
@@ -286,8 +287,8 @@ with env.from_collection([1, 2]).map(lambda number: number).execute_and_collect(
 
 @pytest.mark.parametrize("parallelism", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_child_that_the_program_forks_ends_as_it_would_without_us(tmp_path: Path, parallelism: int) -> None:
-    """It exits with its own code, or shows its own error, while a job runs and afterwards; it does not touch its
-    parent's job.
+    """A forked child exits with its own code, or shows its own error, while a job runs and afterwards; it does not
+    touch its parent's job.
     """
     code, out, errors = outcome(written(tmp_path, FORKS), parallelism=parallelism)
 

@@ -27,7 +27,7 @@ def run(function):
 
 
 def answers(folder: Path, text: str, **environment: str) -> list[str]:
-    """What the functions on both TaskManagers print, without the numbers of subtasks."""
+    """Return the output of the functions on both TaskManagers, without the numbers of subtasks."""
     (folder / "program.py").write_text(HEAD + text)
     with running(str(folder / "program.py"), environment=environment) as program:
         code, out, errors = program.end()
@@ -77,7 +77,7 @@ run(links)
 
 
 def test_variables_that_set_options_of_task_managers_count(tmp_path: Path) -> None:
-    """They are parsed with the options of the command then; a wrong one is told as the command tells it."""
+    """Variables are parsed with the options of the command; a wrong one gives the command's message."""
     assert sorted(answers(tmp_path, "run(str)", FLOWLET_HEARTBEAT_INTERVAL_S="3.5")) == ["1", "2"]
 
     (tmp_path / "program.py").write_text(HEAD + "run(str)")
@@ -107,7 +107,7 @@ PARENT = "lambda _: os.getppid()"
 
 
 def test_a_second_job_has_the_server_of_the_first_one(tmp_path: Path) -> None:
-    """Its arguments, import path of the moment and loggers are those of its own time all the same."""
+    """A second job has its own arguments, import path of the moment and loggers nevertheless."""
     text = f"""
 run({PARENT})
 sys.argv.append("late")
@@ -133,7 +133,7 @@ CHANGES = {
 
 
 def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Path) -> None:
-    """What a process inherits, and what counts when it imports, is of each job's time, as if nothing had run before."""
+    """A process inherits, and imports with, the settings at the time of its job, as if no job had run before."""
     text = "import resource, signal\n"
     for change, look in {"": "None", **CHANGES}.items():
         text += f"see = lambda _: (os.getppid(), repr({look}))\n"
@@ -178,7 +178,7 @@ os.dup2(kept, 2)
 
 
 def test_a_kept_server_holds_no_pipe_of_the_program(tmp_path: Path) -> None:
-    """Whoever reads what a job writes to standard error comes to the end of it when the job is over."""
+    """The reader of a job's standard error comes to its end when the job is over."""
     text = f"""
 reading, writing = os.pipe()
 kept = os.dup(2)

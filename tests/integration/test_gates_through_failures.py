@@ -40,7 +40,7 @@ def rows_of(partition: int, num_rows: int = NUM_ROWS) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What the oracle compares."""
+    """A digest of records, which the oracle compares."""
 
     count: int
     total: int

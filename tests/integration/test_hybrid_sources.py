@@ -159,7 +159,7 @@ def test_a_job_goes_on_from_a_savepoint_on_each_side_of_the_switch(
 def test_a_failed_job_goes_on_from_its_checkpoint_on_each_side_of_the_switch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_switched: bool
 ) -> None:
-    """What it hands out is in a checkpoint, so it has one before it fails."""
+    """Results are handed out with a checkpoint, so the job has one before it fails."""
     may_go_on.clear()
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
     options = {

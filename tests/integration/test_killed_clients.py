@@ -1,4 +1,4 @@
-"""What becomes of a job whose client was killed: by the options, it ends or goes on."""
+"""A job whose client was killed ends or goes on, as the options say."""
 
 import sys
 from collections.abc import Iterator

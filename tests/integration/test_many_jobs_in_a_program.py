@@ -1,4 +1,4 @@
-"""What a program keeps of the clusters that its jobs had: nothing."""
+"""A program keeps no object of the clusters that its jobs had."""
 
 from pathlib import Path
 

@@ -60,7 +60,9 @@ def test_a_slow_consumer_holds_its_producer_by_credit(mini: ModuleType) -> None:
 
 
 def test_a_barrier_cuts_the_stream_between_the_same_two_words_in_both_tasks(mini: ModuleType) -> None:
-    """What is counted is what the source had read, however much was between them when the checkpoint began."""
+    """The counts have exactly the words that the source had read, however many were in flight when the checkpoint
+    began.
+    """
     permits = Permits()
     job = mini.Job(WORDS, mini.Coordinator(), permits)
     assert job.sender.is_held.wait(PATIENCE_S)

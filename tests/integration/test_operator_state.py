@@ -68,7 +68,7 @@ class RulesOnce(SourceFunction, CheckpointedFunction):
         self.is_told = context.is_restored()
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Nothing: that there is a checkpoint says it all."""
+        """Store no state: the restored source learns from the checkpoint's existence that its rule was told."""
 
     def run(self, ctx: SourceContext) -> None:
         if not self.is_told:

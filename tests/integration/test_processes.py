@@ -250,7 +250,7 @@ def test_cancel_ends_a_running_job_and_frees_its_slots(lasting_job: StartJob, tm
 
 
 def test_a_job_that_waits_for_slots_can_be_cancelled(lasting_job: StartJob, tmp_path: Path) -> None:
-    """It needs three, the cluster has two."""
+    """A job that needs three slots, in a cluster of two, can be cancelled."""
     with Signals(tmp_path / "signals") as signals:
         client = lasting_job("succeeding", signals, "--parallelism", "3", "--cancel-at-once")
 

@@ -96,7 +96,7 @@ def cluster(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(
     cluster: Cluster, store: Store, tmp_path: Path
 ) -> None:
-    """When the job has ended nothing is left in the bucket."""
+    """A job that survives a kill gives all results, and leaves no object in the bucket when it has ended."""
     restart = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "50 ms"}
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": URL, **restart}) as job:
         completed = job.wait_for_completed()

@@ -150,7 +150,6 @@ def test_a_savepoint_names_our_classes_as_they_were_called(
 def test_each_kind_of_operator_goes_on_with_each_parallelism(
     cluster: MiniCluster, folder: Path, kind: str, former: int, now: int
 ) -> None:
-    """As above."""
     check(cluster, folder, kind, former, now)
 
 
@@ -283,7 +282,7 @@ def changed(
 
 @pytest.mark.slow
 def test_an_operator_may_be_added(cluster: MiniCluster, folder: Path) -> None:
-    """It begins without state."""
+    """An added operator begins without state."""
     finished(changed(cluster, suspended(cluster, folder, "process", 2), more=True))
 
     assert programs.process_is_right()
@@ -376,7 +375,7 @@ def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniC
 def test_a_client_that_reads_the_results_gets_each_once_over_both_jobs(
     cluster: MiniCluster, folder: Path, is_periodic: bool
 ) -> None:
-    """It must go on reading: the savepoint waits until it has what lies in front of it."""
+    """The client must go on reading: the savepoint waits until the client has the results in front of it."""
 
     def results_of(savepoint: str) -> CloseableIterator:
         env = cluster.environment().set_parallelism(2)

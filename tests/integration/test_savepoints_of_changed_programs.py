@@ -1,7 +1,7 @@
-"""A program goes on from the savepoint, or an unaligned checkpoint, of another one that defined the same classes in its
-main module.
+"""A program goes on from the savepoint, or an unaligned checkpoint, of another program whose main module defined its
+classes, too.
 
-Its functions run in this process or in others.
+The program's functions run in this process or in others.
 """
 
 import functools

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
 
 
 def test_the_table_has_the_highest_temperature_of_each_sensor(tmp_path: Path) -> None:
-    """Of some 250,000 readings below 51, 56, 61, ... degrees Fahrenheit the highest is less than a tenth below."""
+    """Among some 250,000 readings below 51, 56, 61, ... degrees Fahrenheit the highest is less than a tenth below."""
     with Process([sys.executable, str(EXAMPLE)], log=tmp_path / "stderr.txt") as process:
         code, output = process.wait(PATIENCE_S), process.stdout
 

@@ -60,7 +60,7 @@ def test_jobs_run_while_silent_strangers_wait(tmp_path: Path, num_descriptors: i
 def test_each_of_two_doors_takes_a_quarter_at_most(
     monkeypatch: pytest.MonkeyPatch, soft: int, max_strangers: int
 ) -> None:
-    """The data port has the same rule as the JobManager's port; its own limit is 64."""
+    """The data port obeys the rule of the JobManager's port; its own limit is 64."""
     monkeypatch.setattr(os, "sysconf", lambda _: soft)
 
     assert within_descriptors(64) == max_strangers

@@ -60,8 +60,8 @@ def program(fmt: Format, folder: Path, parallelism: int, recovery_path: str = ""
 def test_another_parallelism_loses_and_repeats_no_record(
     fmt: Format, before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the cancelled job had prepared and not committed, and files that went on, are in the hands of the second
-    job.
+    """The second job takes over files that went on, and records that the cancelled job had prepared and not
+    committed.
     """
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
     job = program(fmt, tmp_path, before).execute_async("former")

@@ -162,8 +162,8 @@ def test_without_tolerance_a_failed_checkpoint_restarts_the_job_from_the_last_on
 
 @pytest.mark.long
 def test_what_an_aborted_checkpoint_left_goes_when_a_later_one_is_complete(cluster: Cluster, tmp_path: Path) -> None:
-    """It failed while its directory was away, so its files could not be removed then: it expired, or its last write
-    found no directory.
+    """A checkpoint that fails while its directory is away leaves files until a later one is complete: it expired, or
+    its last write found no directory.
     """
     root, away = tmp_path / "checkpoints", tmp_path / "away"
     options = {"execution.checkpointing.dir": str(root), "execution.checkpointing.timeout": "3 s", **TOLERANT}

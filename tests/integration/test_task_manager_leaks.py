@@ -47,7 +47,7 @@ VALUES = list(range(20))
 
 
 def shuffle() -> JobGraph:
-    """Three tasks: a source, and two that read it by key, in the same process."""
+    """Return a job of three tasks in one process: a source, and two that read it by key."""
     head = vertex("head", source(VALUES))
     tail = vertex("tail", MapOperator(lambda value: value + 1, name="map"), DiscardSink(), parallelism=2)
     return JobGraph(

@@ -200,11 +200,11 @@ class _Counting:
 
 
 class CountOne(_Counting, KeyedProcessFunction):
-    """Of one input."""
+    """Counts the records of one input."""
 
 
 class CountTwo(_Counting, KeyedCoProcessFunction):
-    """Of two inputs."""
+    """Counts the records of two inputs."""
 
     process_element1 = _Counting.process_element
     process_element2 = _Counting.process_element
@@ -427,7 +427,7 @@ def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(clu
 def test_records_in_flight_go_on_with_any_parallelism_and_chains(
     four_slots: MiniCluster, tmp_path: Path, former: int
 ) -> None:
-    """Where one subtask feeds one, edges become parts of chains: with parallelism 1 the first, without unaligned
+    """Edges on which one subtask feeds one become parts of chains: with parallelism 1 the first, without unaligned
     checkpoints both.
     """
     num_records = 30_000

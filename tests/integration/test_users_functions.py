@@ -1,4 +1,6 @@
-"""What a user's function may do to the process of its TaskManager, and what its neighbours there hear of it."""
+"""Misdeeds that a user's function may do to the process of its TaskManager, and what its neighbours there hear of
+them.
+"""
 
 import multiprocessing
 import os

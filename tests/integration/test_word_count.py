@@ -31,7 +31,7 @@ def run_example(tmp_path: Path, *args: str | Path, timeout_s: float = PATIENCE_S
 
 
 def counted(files: Iterable[Path]) -> Counter[str]:
-    """What the example must find, written down in the simplest way."""
+    """Return the counts that the example must find, written down in the simplest way."""
     counts: Counter[str] = Counter()
     for file in files:
         for line in file.read_bytes().decode("utf-8", errors="replace").split("\n"):

@@ -27,7 +27,7 @@ WAIT_S = 30.0
 
 
 class TestCluster:
-    """What tests do with a cluster; clients are made per call."""
+    """A cluster of brokers with the calls that tests need; clients are made per call."""
 
     __test__ = False
 
@@ -106,7 +106,7 @@ class TestCluster:
         return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
     def committed(self, group: str, topic: str, num_partitions: int = 1) -> list[int]:
-        """What a group has committed; -1001: nothing."""
+        """Return the offsets that a group has committed; -1001: none."""
         consumer = self._consumer(group)
         try:
             wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(num_partitions)]

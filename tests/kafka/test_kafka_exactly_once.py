@@ -44,8 +44,8 @@ def texts(first: int, end: int) -> list[str]:
 
 
 def checksums(values: Iterable[str | bytes | None]) -> tuple[int, int, int]:
-    """Count, sum and xor of the hashes: the same only if nothing is lost or there twice (but for a
-    chance of 2**-32).
+    """Return count, sum and xor of the hashes: equal only if no value is lost or repeated (but for a chance of
+    2**-32).
     """
     count = total = mixed = 0
     for value in values:
@@ -115,7 +115,7 @@ def test_a_kill_between_prepare_and_commit_loses_nothing(table: Table) -> None:
 
 
 def test_a_kill_between_commit_and_notify_repeats_nothing(table: Table) -> None:
-    """The commit has happened, and nobody knows: the restart begins with the same checkpoint."""
+    """A kill after the commit repeats no record: the restart begins with the checkpoint that was committed."""
     harness = table.opened()
     harness.process_chunk(texts(0, 10))
     snapshot = harness.snapshot(1)

@@ -99,7 +99,7 @@ def test_offsets_say_what_is_read(tansu: TestCluster) -> None:
 
 
 def test_a_source_goes_on_when_something_comes_and_finds_new_topics(tansu: TestCluster) -> None:
-    """It was idle: its thread waits for the message, and its task sleeps."""
+    """An idle source wakes up: its thread waits for the message, while its task sleeps."""
     first = tansu.new_topic(1)
     tansu.produce(first, ["a"])
     builder = reading(tansu).set_topic_pattern(f"{first}.*").set_property("partition.discovery.interval.ms", "200")
@@ -201,7 +201,7 @@ def test_a_property_that_loads_code_is_refused() -> None:
 
 
 def test_brokers_tell_offsets(mocked: TestCluster, tansu: TestCluster) -> None:
-    """What the group committed and both ends; where no record is late enough, the end."""
+    """Brokers tell a group's committed offset and both ends; where no record is late enough, the end."""
     topic, other = mocked.new_topic(), tansu.new_topic(2)
     mocked.produce(topic, map(str, range(8)), partitions=4)
     tansu.produce(other, map(str, range(8)), partitions=2)

@@ -1,4 +1,4 @@
-"""What a mutant is.
+"""The class of mutants.
 
 Side:   any.
 """

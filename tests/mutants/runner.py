@@ -22,7 +22,7 @@ _TESTS_PASSED = 0
 
 
 class Verdict(Enum):
-    """What became of a mutant."""
+    """The verdict on a mutant."""
 
     KILLED = "killed"
     HANGS = "killed: it hangs"
@@ -64,7 +64,7 @@ def run_mutant(number: int) -> MutantResult:
 
 
 def run_mutants(numbers: Sequence[int], num_parallel: int) -> list[MutantResult]:
-    """Run some mutants; the results in the same order."""
+    """Run some mutants; return their results in the order of ``numbers``."""
     with ThreadPoolExecutor(num_parallel) as pool:
         return list(pool.map(run_mutant, numbers))
 

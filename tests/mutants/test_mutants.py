@@ -11,7 +11,7 @@ QUICK = ("resume_tells_nobody", "writer_shares_the_readers_reference", "credit_i
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
 def test_every_mutant_fits_its_module(mutant: object) -> None:
-    """Its text is there once, and what comes out is Python; its test exists."""
+    """A mutant's text is in its module once, and gives valid Python; its test exists."""
     found = next(each for each in MUTANTS if each is mutant)
     text = patched(found.module, found.old, found.new)
 

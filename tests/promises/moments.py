@@ -1,9 +1,9 @@
-"""What another thread may do meanwhile, done at every moment in turn, in one thread.
+"""Acts of another thread, done at every moment in turn, in one thread.
 
 Side:   any.
 
-Between two lines of the product that hold no lock any other thread may run.  So a test that says what must hold in any
-case repeats its scenario, and lets the other side act at the first of these moments, the second, and so on.  Nothing of
+Between two lines of the product that hold no lock any other thread may run.  So a test of a promise that holds in any
+case repeats its scenario, and lets the other side act at the first of these moments, the second, and so on.  No part of
 the product is exchanged for it, so no test says which moments are the bad ones.
 """
 
@@ -88,7 +88,7 @@ class Moment:
 
 @contextmanager
 def no_moment() -> Iterator[None]:
-    """What the other side itself does: it cannot be in two places at once."""
+    """Make no moments in the acts of the other side: it cannot be in two places at once."""
     former = sys.gettrace()
     sys.settrace(None)
     yield

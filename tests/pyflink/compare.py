@@ -1,13 +1,13 @@
-"""How much of PyFlink's public names is here, with the same parameters and defaults.
+"""How many of PyFlink's public names are here, with equal parameters and defaults.
 
 Side:   any.
 Usage:  ``python -m tests.pyflink.compare`` prints counts per part and every name that is missing or different;
         ``--write`` puts these into docs/coming-from-pyflink.md; ``--installed`` compares the list of names with the
         PyFlink in ``.venv-flink``.
 List:   ``golden/api.txt``.
-Rules:  a name is met if it is here and can be called with PyFlink's parameters by position and by name, with the same
-        defaults; ours may have more parameters.  Methods with two underscores may call them otherwise.  What wraps Java
-        is also met by an error that explains.
+Rules:  a name is met if it is here and can be called with PyFlink's parameters by position and by name, with equal
+        defaults; ours may have more parameters.  Methods with two underscores may call them otherwise.  A name that
+        wraps Java is also met by an error that explains.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Name:
 
 
 class Verdict(Enum):
-    """What became of a name."""
+    """The verdict on a name."""
 
     MET = "met"
     EXPLAINED = "explained"  # it is not there, and the error says what to use instead
@@ -120,7 +120,7 @@ def judge(name: Name) -> Finding:
 
 
 def _explanation(name: Name) -> str:
-    """What an instance says about the missing attribute."""
+    """Return the explanation that an instance gives for a missing attribute."""
     owner, _, member = name.name.rpartition(".")
     try:
         find("flowlet", name.module, f"{owner}.__getattr__")
@@ -168,7 +168,7 @@ def findings() -> list[Finding]:
 
 
 def shares(judged: Iterable[Finding]) -> dict[str, float]:
-    """What part of the names is met, per part and of all."""
+    """Return the share of the names that are met, per part and of all."""
     total: Counter[str] = Counter()
     met: Counter[str] = Counter()
     for each in judged:
@@ -203,7 +203,7 @@ def _prefixes(name: str) -> list[str]:
 
 
 def written_table() -> str:
-    """What the page has."""
+    """Return the table that the page has."""
     return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
 
 
@@ -214,7 +214,7 @@ def _write(judged: list[Finding]) -> None:
 
 
 def differences_from_installed() -> list[str]:
-    """Where the list of names differs from the PyFlink in ``.venv-flink``."""
+    """Return the differences between the list of names and the PyFlink in ``.venv-flink``."""
     command = [str(VENV / "bin" / "python"), "-P", str(Path(__file__).parent / "surface.py"), "pyflink"]
     installed: dict[str, str] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     listed = {f"{each.module} {each.name}": each.parameters for each in read_names() if each.part != EXPORT}

@@ -29,7 +29,7 @@ def translated(source: str) -> str:
 
 
 def run(program: Path) -> str:
-    """What the program prints; all its tasks run in this process.  Raises whatever the program raises."""
+    """Return the output of the program; all its tasks run in this process.  Raises the program's own errors."""
     printed = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="flowlet-program-") as folder:
         file = Path(folder, program.name)

@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 120.0  # per program
 
 
 def run_in_pyflink(names: list[str]) -> dict[str, str]:
-    """What each program prints in PyFlink; one JVM runs them all."""
+    """Return the output of each program in PyFlink; one JVM runs them all."""
     with tempfile.TemporaryDirectory(prefix="flowlet-pyflink-") as folder:
         command = [str(PYTHON), "-P", str(HERE / "run_in_pyflink.py"), folder, *(str(PROGRAMS[name]) for name in names)]
         subprocess.run(command, check=True, cwd=folder, timeout=_TIMEOUT_S * len(names))
@@ -30,7 +30,7 @@ def run_in_pyflink(names: list[str]) -> dict[str, str]:
 
 
 def differences(name: str, theirs: str) -> list[str]:
-    """Where flowlet prints something else: lines of PyFlink with ``-``, ours with ``+``, or the error."""
+    """Return the lines that differ: lines of PyFlink with ``-``, ours with ``+``, or the error."""
     try:
         ours = run(PROGRAMS[name])
     except Exception as error:  # noqa: BLE001 - the next program runs, too

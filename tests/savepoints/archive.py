@@ -20,7 +20,7 @@ def path_of(folder: Path, name: str, backend: str) -> Path:
 
 
 def pack(path: Path, root: Path, facts: dict[str, Any]) -> None:
-    """Write all files below ``root`` and the facts; the same ones make the same bytes."""
+    """Write all files below ``root`` and the facts; equal contents make equal bytes."""
     contents = {str(each.relative_to(root)): each.read_bytes() for each in root.rglob("*") if each.is_file()}
     contents[FACTS] = json.dumps(facts, indent=1, ensure_ascii=False).encode()
     raw = io.BytesIO()

@@ -59,7 +59,7 @@ def _opened(cluster: MiniCluster) -> GateClient:
 
 
 def _push_all(gate: GateClient) -> None:
-    """As the second attempt of each: rows that are in already count once."""
+    """Push all partitions as their second attempts: rows that are in already count once."""
     for number, rows in enumerate(PARTITIONS):
         with gate.open_partition(PartitionOffer("write", number, 1)) as writer:
             writer.write_records(rows)

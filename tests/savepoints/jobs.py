@@ -133,7 +133,7 @@ def at_work(folder: Path) -> Iterator[None]:
 
 
 def run_main_program(kind: str, step: str, folder: Path, *savepoint: str) -> Any:
-    """What ``main_program.py`` prints, which runs in a process of its own."""
+    """Return the output of ``main_program.py``, which runs in a process of its own."""
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.savepoints.main_program", kind, step, str(folder), *savepoint]
     environment = {**os.environ, "PYTHONPATH": str(root)}
@@ -210,7 +210,9 @@ def _checkpoints(folder: Path) -> list[int]:
 
 
 def described(state: SavedState) -> list[str]:
-    """What ``flowlet.state_reader`` shows of a savepoint, line by line, without the times at which it was written."""
+    """Return the lines that ``flowlet.state_reader`` shows of a savepoint, without the times at which it was
+    written.
+    """
     found = []
     for operator in state.operators():
         uid = operator.uid

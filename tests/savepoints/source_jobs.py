@@ -459,7 +459,7 @@ class Transactions(TwoPhaseCommitSinkFunction):
 
 
 def sinks(env: StreamExecutionEnvironment) -> None:
-    """What the savepoint holds is committed by the run that is restored from it, once more."""
+    """Write to sinks whose prepared records, in the savepoint, the restored run commits once more."""
     pairs = feed(env, PAIRS, HALF, PAIR)
     pairs.sink_to(CommittingSink()).uid("sink")
     pairs.sink_to(GlobalSink()).uid("global sink")

@@ -38,7 +38,9 @@ def unpacked(name: str, backend: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "backend"), STORED_NAMES)
 def test_a_stored_savepoint_shows_what_it_showed(name: str, backend: str, folder: Path) -> None:
-    """The state reader finds the same operators, states, entries and timers as the flowlet that wrote it."""
+    """The state reader finds the operators, states, entries and timers that the flowlet that wrote the savepoint
+    found.
+    """
     facts = unpacked(name, backend, folder)
 
     shown = described(read_state(folder / facts["savepoint"]))

@@ -30,7 +30,7 @@ from netstack.wire.messages import (
 
 @dataclass(slots=True)
 class Flow:
-    """What the ledger knows about one receiver on one connection."""
+    """The ledger's counts for one receiver on one connection."""
 
     # Of the client's messages, when written and when read.
     num_granted_written: int = 0

@@ -2,7 +2,7 @@
 
 Side:       any.
 Invariants: (group B of the historical bugs) nobody acquires a lock that is held already: that thread would wait for
-            itself; the order in which locks are nested is the same everywhere: the graph "held while acquired", by
+            itself; locks are nested in one order everywhere: the graph "held while acquired", by
             where a lock is made, has no cycle.
 """
 

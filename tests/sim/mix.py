@@ -1,4 +1,4 @@
-"""What a simulated world is made of.
+"""The parts of a simulated world.
 
 Side:       any.
 """
@@ -13,7 +13,7 @@ _SEGMENT = 256
 
 @dataclass(frozen=True)
 class Mix:
-    """What one world is made of: every seed draws its own, because a fixed mix is a blind spot."""
+    """The parts of one world: every seed draws its own, because a fixed mix is a blind spot."""
 
     segment_size: int
     num_nodes: int
@@ -199,7 +199,7 @@ class Mix:
 
     @property
     def num_subpartitions(self) -> int:
-        """Of each partition."""
+        """The number of subpartitions of each partition."""
         return self.num_gates * self.width
 
     def record_size(self, rng: Random) -> int:

@@ -1,4 +1,4 @@
-"""What was written to subpartitions, and what their readers got so far.
+"""The bytes that were written to subpartitions, and those that their readers have got so far.
 
 Side:       any.
 Invariants: I1 every byte out == in, in order; I7 an aligned barrier overtakes nothing; I8 nothing behind the end of a
@@ -17,12 +17,12 @@ _TABLES: Final = [bytes(value - value % MARKS + place for value in range(256)) f
 
 
 class Stream:
-    """What one subpartition was given, and what its consumer got so far."""
+    """The bytes that one subpartition was given, and those that its consumer has got so far."""
 
     def __init__(self, name: str, log: bytearray | None = None) -> None:
         self.name = name
         self.log = bytearray() if log is None else log  # every byte that was written
-        self.copies: list[Stream] = []  # for further readers of the same
+        self.copies: list[Stream] = []  # for further readers of these bytes
         self.consumed = 0
         self.events: deque[tuple[int, Event]] = deque()  # (bytes before it, event), not read yet
         self.priority_events: deque[tuple[int, Event]] = deque()
@@ -72,7 +72,7 @@ class Stream:
 
 
 class RangeStream:
-    """What several subpartitions were given, which are read as one: each byte says which of them it was written to.
+    """The bytes of several subpartitions that are read as one: each byte says to which of them it was written.
 
     Invariants: what may be parts of one record follows each other, so another subpartition has its turn only behind an
                 event.

@@ -16,7 +16,7 @@ from tests.sim.world import World
 
 @dataclass
 class SwarmResult:
-    """What a swarm did."""
+    """The outcome of a swarm."""
 
     num_steps: int = 0
     num_worlds: int = 0

@@ -58,7 +58,7 @@ def test_the_steps_do_not_depend_on_the_hashes_of_strings() -> None:
 
 
 def test_a_broken_invariant_names_its_seed_and_how_to_replay_it() -> None:
-    """Whoever reads the failure can see it again."""
+    """A reader of the failure can see it again."""
     world = World(8)
     for consumer in world.consumers:
         consumer.streams = [Stream("what nobody wrote") for _ in consumer.streams]

@@ -149,7 +149,7 @@ class SimTransport(asyncio.Transport):
     # ---------------------------------------------------------------- what threads call
 
     def send(self, data: bytes) -> int:
-        """Past the loop, to the same wire; a part is taken if there is not room for all."""
+        """Send past the loop, to the loop's wire; a part is taken if there is not room for all."""
         assert not self._num_held, "a frame goes past the loop while an earlier one is held"
         if self._is_closing or self.is_lost:
             raise BrokenPipeError(f"{self.name} is closed")

@@ -2,7 +2,7 @@
 step.
 
 Side:       any.
-Invariants: the same seed makes the same steps (``trace_hash``).  I1 every byte out == in, order kept; I2 granted ==
+Invariants: one seed makes one series of steps (``trace_hash``).  I1 every byte out == in, order kept; I2 granted ==
             used + outstanding, on both sides; I3 no data without credit; I4 each segment has one place; I5 what a pool
             guarantees can be had; I8 nothing behind the end of a partition; I10 who needs buffers has asked for them;
             I11 memory stays below its bound.  Liveness: once the faults are over everybody finishes within a number of
@@ -328,7 +328,9 @@ class World:
         self.actors += [consumer, Recycler(self, consumer)]
 
     def _stream(self, producer: Producer, number: int) -> Stream | RangeStream:
-        """What a consumer reads of a producer; consumers whose numbers are ``num_gates`` apart read the same."""
+        """Return the stream that a consumer reads of a producer; consumers whose numbers are ``num_gates`` apart read
+        one stream.
+        """
         mix = self.mix
         first = number % mix.num_gates * mix.width
         streams = producer.streams[first : first + mix.width]
@@ -448,7 +450,7 @@ class World:
         return self.rng.choice(ready) if ready else None
 
     def _pass_time(self) -> bool:
-        """Nobody has anything to do now: the next timer, the next late partition, or the end."""
+        """Go on when no actor is ready: with the next timer, late partition or fault, or with the end of the job."""
         self._actor = "clock"
         times = [when for node in self.nodes if (when := node.loop.next_timer()) is not None]
         # Connections look at their clocks for ever; that is not progress.
@@ -494,7 +496,7 @@ class World:
         return bool(alive)
 
     def _release_results(self) -> bool:
-        """Nobody reads what lies in files any more; whether there was any."""
+        """Release results in files that nobody reads any more; return whether there were any."""
         alive = [producer for producer in self.producers if not producer.partition.is_released]
         if not self.mix.is_blocking or not all(consumer.is_done for consumer in self.consumers):
             return False

@@ -69,8 +69,8 @@ def _why_not() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """As everywhere, but for what PySpark itself opens when it needs it: connections to its JVM and threads that serve
-    them.
+    """Check for leftovers as everywhere, but leave out those that PySpark opens when it needs them: connections to its
+    JVM and threads that serve them.
     """
     threads, children = live_threads(), child_pids()
 
@@ -134,7 +134,7 @@ class GateCluster(MiniCluster):
     def collect(
         self, type_info: TypeInformation, producers: int | None, gate: str = "clicks", *, allow_pickle: bool = False
     ) -> CloseableIterator:
-        """A running job that gives out what comes in."""
+        """Start a job that gives out the records that it gets."""
         results = (
             self.environment()
             .from_remote_gate(gate, type_info=type_info, producers=producers, allow_pickle=allow_pickle)

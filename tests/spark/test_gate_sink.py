@@ -251,7 +251,7 @@ def by_sink(cluster: GateCluster) -> Any:
 
 
 def by_writer(cluster: GateCluster) -> Any:
-    """What a program does that has its own idea of a partition."""
+    """Write as a program that has its own idea of a partition."""
     address, secret_file = cluster.address, cluster.secret_file
 
     def push(records: Iterable[Any]) -> None:
@@ -307,7 +307,7 @@ def test_fields_of_structs_are_found_by_name(spark: Any, cluster: GateCluster) -
 
 @BOTH
 def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
-    """It wrote the fields of each row as records."""
+    """``foreach`` is refused: it would write the fields of each row as records."""
     declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
     df = spark.createDataFrame([(1, 2)], "id bigint, amount bigint").coalesce(1)
 

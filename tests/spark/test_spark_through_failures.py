@@ -67,7 +67,7 @@ def started(cluster: GateCluster, folder: Path, producers: int) -> tuple[list[in
 @ON_LOCAL
 @pytest.mark.parametrize("form", ["data source", pytest.param("foreachPartition", marks=pytest.mark.long)])
 def test_a_write_goes_on_when_the_job_starts_again(spark: Any, cluster: GateCluster, tmp_path: Path, form: str) -> None:
-    """Spark's tasks try again inside the same call: Spark sees no failure."""
+    """Spark's tasks try again inside one call: Spark sees no failure."""
     fails_at.update({3_000, 15_000})
     found, reader = started(cluster, tmp_path, producers=2)
     frame = spark.range(0, NUM_ROWS, 1, 2)
@@ -97,7 +97,7 @@ def dying(rows: Iterable[int]) -> Iterator[tuple[int]]:
 def test_a_task_that_is_tried_again_brings_only_what_is_not_in(
     spark: Any, cluster: GateCluster, tmp_path: Path
 ) -> None:
-    """Its rows come from a range, so they are the same each time; the job fails as well."""
+    """A task's rows come from a range, so each attempt has equal rows; the job fails as well."""
     fails_at.update({3_000, 15_000})
     found, reader = started(cluster, tmp_path, producers=2)
     sink = into(cluster, chunk_rows=500)

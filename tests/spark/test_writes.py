@@ -1,4 +1,4 @@
-"""What a Spark write promises when something goes wrong, for rows and for batches, on threads and on executors."""
+"""Promises of a Spark write that goes wrong, for rows and for batches, on threads and on executors."""
 
 import os
 import pickle
@@ -62,7 +62,9 @@ def raise_at_last(row: Any) -> Any:
 
 @ON_BOTH
 def test_rows_that_failed_in_python_and_are_pushed_again_are_all_there(spark: Any, cluster: GateCluster) -> None:
-    """Where the JVM fails, Python sees the end of the rows as if they were whole: docs/remote-gates.md says so."""
+    """Rows that failed in Python and are pushed again are all there.  The JVM's failure looks to Python like a whole
+    end of the rows (docs/remote-gates.md).
+    """
     with cluster.collect(Types.LONG(), producers=2) as results:
         with pytest.raises(Exception, match="broken"):
             numbers(spark).rdd.map(raise_at_last).foreachPartition(into(cluster))

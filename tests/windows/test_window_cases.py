@@ -12,7 +12,7 @@ from tests.windows.window_runs import difference, differing, report
 
 NUM_CASES = 150
 
-# With the same watermark again after a restart: it fires the timers that were due when they were registered.
+# With its watermark repeated after a restart: it fires the timers that were due when they were registered.
 DIFFERED_WITHOUT_LAG = (2926, 6715, 6864, 7688, 9713)
 # With a lower watermark after a restart: a window that is kept for late records ends again.
 DIFFERED = (100061, 100581)
@@ -21,7 +21,9 @@ DIFFERED = (100061, 100581)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, NUM_CASES, 50))
 def test_windows_are_those_of_the_reference(first: int) -> None:
-    """The same results in the same order per key, the same late records: with restarts and rescaling in between."""
+    """Windows and the reference give equal results in one order per key, and equal late records: with restarts and
+    rescaling in between.
+    """
     found = differing(range(first, first + 50))
 
     assert not found, f"{len(found)} of 50 cases differ: {found}\n\n{report(found[0])}"
@@ -29,7 +31,7 @@ def test_windows_are_those_of_the_reference(first: int) -> None:
 
 @pytest.mark.parametrize("seed", DIFFERED)
 def test_windows_of_a_seed_that_once_differed(seed: int) -> None:
-    """They stay equal."""
+    """The windows of a mended seed stay equal to the reference."""
     case = random_case(seed)
     if case.is_rocksdb:
         pytest.importorskip("rocksdict")
@@ -39,7 +41,7 @@ def test_windows_of_a_seed_that_once_differed(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", DIFFERED_WITHOUT_LAG)
 def test_windows_of_a_seed_that_once_differed_without_a_lag(seed: int) -> None:
-    """They stay equal."""
+    """The windows of a mended seed stay equal to the reference."""
     case = random_case(seed)
     if case.is_rocksdb:
         pytest.importorskip("rocksdict")

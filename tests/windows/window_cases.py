@@ -1,7 +1,7 @@
 """Random cases: how a stream is put into windows, and what happens on it.
 
 Side:       pure.
-Invariants: a seed always gives the same case.
+Invariants: a seed always gives one case.
 """
 
 import random

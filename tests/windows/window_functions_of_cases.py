@@ -1,4 +1,4 @@
-"""What cases say, as the functions and objects of a user's program.
+"""Functions and objects of a user's program that carry out cases.
 
 Side:   pure.
 """

@@ -20,7 +20,7 @@ Span = tuple[Any, ...]  # ("time", start, end), ("count", number) or ("global",)
 
 @dataclass
 class Pane:
-    """What is kept of one window of one key."""
+    """The content of one window of one key."""
 
     records: list[tuple[Any, int]] = field(default_factory=list)  # record and timestamp
     num: int = 0  # of the trigger: records or sum
@@ -30,7 +30,7 @@ class Pane:
 
 @dataclass
 class Outcome:
-    """What came out, by key and in order."""
+    """The results, by key and in order."""
 
     results: dict[Any, list[tuple[Any, int | None]]] = field(default_factory=dict)
     late: dict[Any, list[tuple[Any, int | None]]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Reference:
                 return [("global",)]
 
     def _end(self, span: Span) -> int:
-        """When the window is forgotten."""
+        """Return the time at which the window is forgotten."""
         if self.case.assigner.domain == PROCESSING:
             return last_moment(span)
         return min(last_moment(span) + self.case.lateness, MAX_WATERMARK)

@@ -139,13 +139,13 @@ class WindowRun:
 def _process_in_chain(
     operator: StreamOperator, values: list[Any], timestamps: list[int], keys: list[Any] | None
 ) -> None:
-    """As in the loop of a chain, where the operator is given the keys or takes them."""
+    """Run the loop of a chain, where the operator is given the keys or takes them."""
     assert isinstance(operator, WindowOperator)
     RecordLoop("case", operator.write_record, operator.output.loop_ends).run(values, timestamps, len(values), keys)
 
 
 def difference(case: Case) -> str | None:
-    """What the operator does otherwise than the reference; None: nothing."""
+    """Return how the operator differs from the reference; None: not at all."""
     expected = Reference(case).run()
     with ExitStack() as stack:
         run = WindowRun(case, stack)

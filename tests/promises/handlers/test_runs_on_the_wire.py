@@ -66,7 +66,7 @@ def test_a_priority_event_waits_for_no_run(server: ServerSide) -> None:
 
 
 def test_a_producer_that_fails_behind_a_run_is_told_behind_it(server: ServerSide) -> None:
-    """What was polled is sent, then the failure."""
+    """The polled buffers are sent, then the failure."""
     partition = server.partition()
     server.receive(request(credit=8))
     fill(partition, 3)
@@ -135,7 +135,7 @@ def test_more_buffers_than_credit_break_the_channel_behind_what_was_paid_for(cli
 
 
 def test_empty_buffers_in_a_row_are_credit_at_once(client: Client) -> None:
-    """They carry nothing: the task never sees them, and the sender gets back what it paid."""
+    """Empty buffers carry no data: the task never sees them, and the sender gets back the credit that it paid."""
     gate = client.open_gate(num_exclusive=2)
     client.sent()
 

@@ -31,7 +31,7 @@ class Approximate:
             self.read()
 
     def mark_end(self) -> None:
-        """It goes on."""
+        """Go on without an act."""
 
     def read(self) -> None:
         self.contents[-1] += read(self.producing.views[0])[0]

@@ -1,4 +1,4 @@
-"""What readers of a partition are told, and what barriers of its checkpoints overtake."""
+"""Readers of a partition are told of its data, and barriers of its checkpoints overtake buffers."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -177,7 +177,7 @@ def test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot(
 def test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_is_done(
     checkpointed: Checkpointed,
 ) -> None:
-    """A copy and the queue hold the same memory: it is written anew only after both."""
+    """A copy and the queue hold one segment: it is written anew only after both have let go."""
     record = bytes(range(256)) * (2 * SEGMENT // 256)
     checkpointed.partition.emit_record(record, 0)
     checkpointed.barrier(1)

@@ -1,4 +1,4 @@
-"""What a checkpoint has of the operators of a task, and what another task gets of it.
+"""The state of a task's operators in a checkpoint, and the state that another task restores from it.
 
 Source: Flink ``StreamTaskStateInitializerImplTest``, ``StreamOperatorSnapshotRestoreTest``.
 """
@@ -91,7 +91,7 @@ def snapshot_of(rig: Rig, tasks: Tasks, *operators: Keeps) -> Mapping[str, Opera
 def restored_of(
     network: LocalNetwork, tasks: Tasks, states: Mapping[str, OperatorState], *operators: Keeps
 ) -> list[object]:
-    """What the operators of a new task get."""
+    """Return the state that the operators of a new task get."""
     rig = Rig(network)
     try:
         tasks.restored(rig.task(*operators, producers=[network.partition()], restored=states))

@@ -24,7 +24,7 @@ LARGE = bytes(range(256)) * (1 << 15)
 
 
 def on_another_thread(call: Callable[[], T]) -> T:
-    """What ``call`` returns there; the caller's loop stands still meanwhile."""
+    """Return the result of ``call`` on another thread; the caller's loop stands still meanwhile."""
     found: SimpleQueue[T] = SimpleQueue()
     thread = threading.Thread(target=lambda: found.put(call()))
     thread.start()
@@ -50,7 +50,7 @@ def sends_elsewhere(channel: NetworkChannel, frame: bytes) -> bool:
 
 
 def test_a_frame_is_sent_whole_while_the_loop_stands_still(loop_name: str) -> None:
-    """It is counted with the others."""
+    """A frame that was sent past the loop is counted with the others."""
 
     async def main() -> None:
         async with raw_peer() as (channel, _, peer):
