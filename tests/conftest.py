@@ -106,7 +106,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With ``--dist loadfile`` files are handed out in the order of ``tests/schedule.py``."""
+    """Hand files out in the order of ``tests/schedule.py``, with ``--dist loadfile``."""
     from xdist.scheduler import LoadFileScheduling
 
     class LongestFirst(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -173,7 +173,7 @@ class _Children:
 
     @staticmethod
     def _list() -> set[int]:
-        """By the kernel's list; empty where it keeps none."""
+        """Return the kernel's list of children; an empty list where the kernel keeps none."""
         pids: set[int] = set()
         for thread in os.listdir("/proc/self/task"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile

@@ -18,7 +18,7 @@ class Database(Protocol):
 
     @property
     def url(self) -> str:
-        """For ``with_url``."""
+        """The URL for ``with_url``."""
 
     def execute(self, sql: str) -> list[Any]:
         """Run a statement on a connection of its own; its rows, if it has any."""

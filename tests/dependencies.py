@@ -19,7 +19,7 @@ _MAX_NAMES: Final = 12
 
 
 def package_imports(checker: Checker) -> dict[str, set[str]]:
-    """For each package those that it imports."""
+    """Return, for each package, the packages that it imports."""
     edges: dict[str, set[str]] = {}
     for name, targets in checker.edges().items():
         source = package_of(name)
@@ -34,7 +34,9 @@ def package_imports(checker: Checker) -> dict[str, set[str]]:
 
 
 def knots(edges: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
-    """For each package all that it imports and that import it, directly or not; itself alone as a rule."""
+    """Return, for each package, all packages that it imports and that import it, directly or not; as a rule only
+    itself.
+    """
     reached = {name: _reached(edges, name) for name in edges}
     return {name: frozenset({name} | {other for other in reached[name] if name in reached[other]}) for name in edges}
 

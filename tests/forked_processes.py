@@ -179,8 +179,8 @@ def _output(stdout: int, ours: ExitStack, theirs: ExitStack) -> tuple[int, IO[by
 
 
 def users_environment() -> dict[str, str]:
-    """Without asyncio's debug mode, which logs each step that takes long on a busy machine, among the lines that a test
-    reads.
+    """Return the environment without asyncio's debug mode, which logs each step that takes long on a busy machine,
+    among the lines that a test reads.
     """
     return {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
 

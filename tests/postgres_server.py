@@ -122,7 +122,7 @@ class PostgresServer:
             return list(cursor.fetchall()) if cursor.description else []
 
     def require_password(self, user: str) -> None:
-        """From now on this user needs a password; the others need none."""
+        """Make this user need a password from now on; the others need none."""
         rules = self._folder / "data" / "pg_hba.conf"
         rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
         self.execute("SELECT pg_reload_conf()")

@@ -71,8 +71,8 @@ def candidates(environment: Mapping[str, str]) -> list[Path]:
 
 
 def probe(path: Path) -> Interpreter | None:
-    """None: not an interpreter that the tests run on.  pyenv's commands for versions that it does not use now end so,
-    too.
+    """Return the version of an interpreter; None if the tests do not run on it, or if it is pyenv's command for a
+    version that it does not use now.
     """
     command = [str(path), "-I", "-c", _PROBE]
     try:

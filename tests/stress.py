@@ -48,7 +48,7 @@ class Opponent:
         self._round += 1
 
     def wait(self) -> None:
-        """Until it is through with this round.
+        """Wait until the thread is through with this round.
 
         Raises:
             BaseException: what the act raised.

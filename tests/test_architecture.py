@@ -65,7 +65,6 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def test_every_module_that_is_named_exists() -> None:
-    """So that a reader finds it."""
     folders = (ROOT / "netstack", ROOT, ROOT / "tests" / "netstack", ROOT / "tests" / "promises")
     missing = [name for name in NAMED_MODULES if not any((folder / name).is_file() for folder in folders)]
 
@@ -80,7 +79,7 @@ def test_every_test_that_the_runtimes_table_names_exists() -> None:
 
 
 def test_every_module_that_the_runtimes_table_names_exists() -> None:
-    """With its folders, or as many of them as the table gives."""
+    """A module is named with its folders, or as many of them as the table gives."""
     missing = [name for name in FLOWLET_MODULES if not any(path.endswith(f"/{name}") for path in PATHS)]
 
     assert not missing, f"docs/maintainers/inventory.md names {missing}"
@@ -101,7 +100,7 @@ def test_the_table_is_not_empty() -> None:
 
 
 def test_every_row_of_the_inventory_has_its_place() -> None:
-    """With a test, or with the reason why it is left out."""
+    """Each row has a test, or the reason why it is left out."""
     missing = [row for row in ROW_IDS if row not in COVERED]
     assert not missing, f"{missing} are not in docs/maintainers/inventory.md"
 
@@ -117,7 +116,7 @@ def test_no_row_is_made_up() -> None:
 
 @pytest.mark.parametrize("package", ["flowlet", "netstack"])
 def test_every_lock_is_listed(package: str) -> None:
-    """By the class that makes it, or by its module; and nothing is listed that has none."""
+    """Every lock is listed by the class that makes it, or by its module; and nothing is listed that has none."""
     text = (ROOT / package / "ARCHITECTURE.md").read_text(encoding="utf-8")
     listed = re.search(r"^## (?:Threads and locks|Locks)\n(.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
     assert listed is not None, f"{package}/ARCHITECTURE.md has no list of locks"

@@ -87,7 +87,7 @@ def methods_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]
 
 
 def test_every_row_says_whether_a_job_reaches_it() -> None:
-    """In the last column, with one of three words and a reason."""
+    """The last column says, with one of three words and a reason, whether a job reaches the mechanism."""
     assert len(ROWS) > 390
     assert [header[-1] for header, _ in tables_of(TABLES)] == ["wired"] * len(tables_of(TABLES))
 
@@ -102,7 +102,7 @@ def test_every_row_says_whether_a_job_reaches_it() -> None:
 
 
 def test_a_row_that_is_wired_names_a_run_or_a_method_of_the_api() -> None:
-    """And every run of the list is named by a row."""
+    """Every wired row names a run or a method, and every run of the list is named by a row."""
     named = {entry_of(row) for row in ROWS if row[-1].startswith("yes")}
     methods = {f"`{method}`" for method in methods_of_the_api()}
 
@@ -125,14 +125,14 @@ def test_what_is_left_out_is_not_wired() -> None:
 
 
 def test_every_file_that_is_named_exists() -> None:
-    """In every column, in the prose, too."""
+    """Files in every column exist, and those in the prose, too."""
     missing = sorted(name for name in files_named_in(TEXT) if not any(path.endswith(f"/{name}") for path in FILES))
 
     assert not missing, f"docs/maintainers/inventory.md names {missing}"
 
 
 def test_every_test_that_is_named_exists() -> None:
-    """Its file, its name, or the beginning of the names of several."""
+    """A test is named by its file, its name, or the beginning of several names."""
     unknown = sorted(name for name in set(re.findall(r"\b(test_\w+)", TEXT)) if not is_known(name))
 
     assert not unknown, f"docs/maintainers/inventory.md names {unknown}, which are neither tests nor files with tests"

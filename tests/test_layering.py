@@ -397,7 +397,7 @@ def test_netstack_never_imports_flowlet() -> None:
     "statement", ["import asyncio", "from threading import Lock", "import concurrent.futures", "import time as t"]
 )
 def test_pure_modules_import_no_clock_thread_or_loop(statement: str) -> None:
-    """Not even inside a function."""
+    """No pure module imports them, not even inside a function."""
     found = complaints_about(flowlet__a=f"{PURE}def f() -> None:\n    {statement}\n")
 
     assert found == [f"flowlet.a:6 is pure and imports {statement.split()[1]}"]
@@ -482,7 +482,7 @@ def test_one_module_besides_serde_opens_pickles(text: str) -> None:
 
 
 def test_import_cycles_are_shown_as_a_path() -> None:
-    """Also those that are closed inside a function."""
+    """Cycles that are closed inside a function are shown, too."""
     found = complaints_about(
         flowlet__a=PURE + "import flowlet.b\n", flowlet__b=PURE + "def f() -> None:\n    import flowlet.a\n"
     )
@@ -491,7 +491,7 @@ def test_import_cycles_are_shown_as_a_path() -> None:
 
 
 def test_cycles_of_packages_are_shown_as_a_path() -> None:
-    """Though no module imports itself by way of others."""
+    """Cycles of packages are shown although no module imports itself by way of others."""
     found = complaints_about(
         flowlet__p__a=PURE + "import flowlet.q.b\n",
         flowlet__q__b=PURE,
@@ -503,7 +503,7 @@ def test_cycles_of_packages_are_shown_as_a_path() -> None:
 
 
 def test_modules_in_the_root_are_no_package() -> None:
-    """Everybody imports ``errors``, and a root module may import a package."""
+    """All modules may import ``errors``, and a root module may import a package."""
     sources = {
         "flowlet__a": PURE + "import flowlet.p.b\n",
         "flowlet__p__b": PURE + "import flowlet.errors\n",
@@ -514,7 +514,7 @@ def test_modules_in_the_root_are_no_package() -> None:
 
 
 def test_no_two_files_have_one_name() -> None:
-    """But for those of errors."""
+    """File names are unique but for ``errors``."""
     sources = {"flowlet__p__a": PURE, "netstack__a": PURE, "flowlet__errors": PURE, "netstack__errors": PURE}
 
     assert complaints_about(**sources) == ["netstack.a:1 has the base name of flowlet.p.a"]

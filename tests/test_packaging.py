@@ -177,7 +177,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
 
 
 def test_the_top_level_holds_what_it_should() -> None:
-    """Beside it only dot-files and what the Makefile makes."""
+    """Only dot-files and what the Makefile makes may stand beside the listed names."""
     found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
 
     assert found - {"dist", "build"} == TOP_LEVEL

@@ -167,7 +167,7 @@ def test_what_is_listed_exists() -> None:
 
 
 def test_reading_patching_and_importing_are_uses() -> None:
-    """But not of one's own, and not of what is public."""
+    """Uses of one's own names, and of public names, do not count."""
     packages = {"_a": {"flowlet/io"}, "_b": {"netstack"}, "_own": {"netstack"}}
     text = """
 from flowlet.io.x import _a, b

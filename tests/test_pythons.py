@@ -26,7 +26,7 @@ def python(path: Path, *version: int, is_usual: bool = True) -> Path:
 
 
 def test_commands_on_the_path_and_versions_of_pyenv_are_candidates(tmp_path: Path) -> None:
-    """By the names that Python installs; what cannot be executed is none."""
+    """Candidates are found by the names that Python installs; what cannot be executed is none."""
     bin_folder, versions = tmp_path / "bin", tmp_path / ".pyenv" / "versions"
     expected = [
         python(bin_folder / "python3.12", 3, 12, 1),
@@ -84,7 +84,7 @@ def test_one_interpreter_of_each_other_minor_version_is_chosen() -> None:
 
 
 def test_an_environment_is_made_again_when_other_packages_are_wanted() -> None:
-    """Not when another part of the file changes."""
+    """Other wanted packages renew the environment; a change in another part of the file does not."""
     document = (
         '[build-system]\nrequires = ["b"]\n[project]\ndependencies = ["{}"]\n[dependency-groups]\ntest = '
         '["{}"]\n[tool.{}]\n'
@@ -122,7 +122,7 @@ def working(path: Path, tests: str = "exit 0") -> Path:
 
 
 def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With the package, the group ``test``, and what the caller wants of pytest."""
+    """The environment has the package, the group ``test``, and what the caller wants of pytest."""
     working(only / "python3.99")
 
     assert pythons.main(["-q"]) == 0
@@ -154,7 +154,7 @@ BROKEN = 'case "$*" in *ensurepip*) echo "[3, 100, 0, true]";; *) echo "no such 
 
 
 def test_packages_that_cannot_be_installed_are_a_failure(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Said with pip's words; the other interpreters are tested nevertheless, and the next call tries again."""
+    """The failure has pip's words; the other interpreters are tested nevertheless, and the next call tries again."""
     script(only / "python3.100", BROKEN)
     working(only / "python3.99")
 

@@ -28,7 +28,7 @@ def test_clusters_come_first_then_what_takes_long_then_many_tests() -> None:
 
 
 def test_so_many_workers_start_clusters_at_a_time_and_no_more() -> None:
-    """Unless nothing else is left."""
+    """No further worker starts clusters unless nothing else is left."""
     assert MAX_CLUSTERS == 2
     assert next_scope(NUM_TESTS, [LATE, SMALL]) == SPARK
     assert next_scope(NUM_TESTS, [LATE, BENCH]) == SIM

@@ -84,7 +84,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """While the machine ran."""
+        """Return the seconds for which the machine ran."""
         return self._end_s - self._start_s - self._stalled_s
 
     def _watch(self) -> None:

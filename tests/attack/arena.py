@@ -46,7 +46,7 @@ class Usage:
 
     @classmethod
     def of(cls, pid: int) -> "Usage | None":
-        """None: it is gone."""
+        """Return the memory, files and threads of a process; None: it is gone."""
         try:
             process = psutil.Process(pid)
             with process.oneshot():

@@ -34,7 +34,7 @@ _PRODUCT_ERRORS: Final = (FlowletError, GateError, NetstackError)
 
 
 def environment_of(address: str, parallelism: int = 2) -> StreamExecutionEnvironment:
-    """One for a job on the cluster at ``address``; the caller closes it."""
+    """Return an environment for a job on the cluster at ``address``; the caller closes it."""
     env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({"flowlet.jobmanager": address}))
     return env.set_parallelism(parallelism)
 

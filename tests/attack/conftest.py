@@ -42,8 +42,8 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind(arena: Arena) -> Iterator[None]:
-    """In place of the check of all tests: the cluster may have other processes now, but no thread and no other child
-    may stay.
+    """Replace the check of all tests: the cluster may have other processes now, but no thread and no other child may
+    stay.
     """
     threads = set(threading.enumerate())
     before = {each.pid for each in psutil.Process().children()}  # Spark's, for example, in a run of all tests

@@ -318,7 +318,7 @@ def of_values(values: list[Any]) -> bytes:
 
 
 def mutated(random_numbers: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, cut out or doubled."""
+    """Return the bytes with some of them changed, cut out or doubled."""
     changed = bytearray(data)
     for _ in range(random_numbers.randrange(1, 6)):
         place = random_numbers.randrange(len(changed))

@@ -21,7 +21,7 @@ from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer
 
 
 def push_bytes(gate: GateDescription, elements: Sequence[bytes], partition: int, timeout_s: float) -> str | None:
-    """One whole partition of raw elements to every subtask; None if it was taken, else why not."""
+    """Push a partition of raw elements to every subtask; return None if it was taken, else the reason why not."""
     runtime, num = producer_runtime(), len(gate.endpoints)
     nonce = os.urandom(16)
     producer = execution_attempt_id(nonce, nonce, partition, 0)

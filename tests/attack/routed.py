@@ -45,7 +45,7 @@ def _routes() -> list[tuple[int, int]]:
 
 @contextmanager
 def routed_loops() -> Iterator[None]:
-    """Meanwhile the loops of this process take these ways."""
+    """Route the connections that this process's loops make meanwhile."""
     loop: Any = uvloop.Loop
     describe = network_channel.describe_address
     create_connection, sock_connect = loop.create_connection, loop.sock_connect

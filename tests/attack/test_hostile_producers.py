@@ -243,7 +243,7 @@ def test_broken_elements(arena: Arena, type_name: str) -> None:
 
 
 def test_wrong_values(arena: Arena) -> None:
-    """Well-formed elements whose records are not of the gate's type."""
+    """Well-formed elements with records of another type than the gate's are refused."""
     with arena.attack("gate of pair: wrong values") as it, victim(arena, PAIR, [("a", 1)]) as job:
         attacks = {
             name: _pushes(job, of_values(values)) for name, values in wrong_values().items() if name != "surrogates"

@@ -193,7 +193,7 @@ class ChaosCluster:
         return [place for place in self.places if place.process.pid in pids and place.process.is_running]
 
     def wait_until_free(self) -> None:
-        """Until every TaskManager is registered and has no tasks."""
+        """Wait until every TaskManager is registered and has no tasks."""
         deadline = time.monotonic() + READY_S
         while True:
             found = {each["pid"]: each["freeSlots"] for each in self.task_managers()}

@@ -80,7 +80,7 @@ class Expected:
 
 @cache
 def expected(scale: Scale) -> Expected:
-    """Computed from the generator alone."""
+    """Compute the expected results from the generator alone."""
     sequences: dict[tuple[int, int], list[int]] = {}
     windows: dict[tuple[int, int], Tally] = {}
     tallies: dict[int, Tally] = {}

@@ -98,7 +98,7 @@ class Stage:
 
 
 class _PacedSource(SourceFunction):
-    """Some records at a time, with pauses until it is told to hurry."""
+    """A source that emits some records at a time, with pauses until it is told to hurry."""
 
     def __init__(self, scale: Scale, source: int, stage: Stage, pause_s: float) -> None:
         self._scale = scale
@@ -126,7 +126,7 @@ class _PacedSource(SourceFunction):
 
 
 class CheckpointedRecords(_PacedSource, CheckpointedFunction):
-    """Its position is in list state, and changes under the checkpoint lock."""
+    """A source whose position is in list state, and changes under the checkpoint lock."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self._position = context.get_operator_state_store().get_list_state(
@@ -289,7 +289,7 @@ class CountAndRules(KeyedBroadcastProcessFunction, CheckpointedFunction, Checkpo
 
 
 class CheckOrder(KeyedProcessFunction):
-    """Behind a second shuffle: the records of a source come in their order, whatever fails."""
+    """Checks, behind a second shuffle, that the records of a source come in their order, whatever fails."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._last = runtime_context.get_state(ValueStateDescriptor("last", Types.PICKLED_BYTE_ARRAY()))

@@ -126,7 +126,7 @@ class ClusterPlan:
 
     @property
     def task_manager_options(self) -> tuple[str, ...]:
-        """For the command line of a TaskManager."""
+        """Options for the command line of a TaskManager."""
         options = {
             "segment-size": self.segment_bytes,
             "exclusive-buffers": 1,

@@ -188,7 +188,7 @@ class ChaosRun:
             time.sleep(poll_s)  # asks again; ended by the deadline
 
     def wait_for_checkpoints(self, count: int) -> None:
-        """Until so many more checkpoints are complete."""
+        """Wait until ``count`` more checkpoints are complete."""
         self.look()
         before = len(self._completed)
 
@@ -211,7 +211,7 @@ class ChaosRun:
         return -1 if document is None else int(document["numRestarts"])
 
     def wait_recovered(self, since_s: float, restarts_before: int) -> None:
-        """Until the job has started again and all its tasks run."""
+        """Wait until the job has started again and all its tasks run."""
 
         def runs_again() -> bool:
             document = self.look()
@@ -223,7 +223,7 @@ class ChaosRun:
         self.report.recoveries.append(time.monotonic() - since_s)
 
     def describe(self) -> str:
-        """For errors."""
+        """Describe the state of the run for errors."""
         vertices = self._last.get("vertices", [])
         states = {
             f"{vertex['name'][:20]}/{each['subtask']}": each["state"]
@@ -283,11 +283,11 @@ class ChaosRun:
             raise ChaosError(f"the JobManager has ended: {self.cluster.job_manager.stderr[-3000:]}")
 
     def job_manager_replaced(self) -> None:
-        """Another JobManager has taken over."""
+        """Note that another JobManager has taken over."""
         self._job_manager, self._num_lines = self.cluster.job_manager, 0
 
     def check_sessions(self) -> None:
-        """Only processes that were attacked may have lost their session.
+        """Check that only processes that were attacked have lost their session.
 
         Raises:
             ChaosError: another one has.

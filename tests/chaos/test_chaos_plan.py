@@ -36,7 +36,7 @@ def test_every_mode_back_end_and_segment_size_is_drawn() -> None:
 
 
 def test_a_fault_does_not_depend_on_which_others_can_be_drawn() -> None:
-    """So a seed that failed stays a test when kinds are added."""
+    """A seed that failed stays a test when kinds of faults are added."""
     plan = plan_run(3)
 
     again = plan_faults(3, [fault.kind for fault in plan.faults])

@@ -30,7 +30,7 @@ HALVES = {"first": (121, 123, 124, 125), "second": (4711, 4713, 4714, 4719)}
 
 
 def plan_of(seed: int, has_small_disk: bool = True) -> RunPlan:
-    """Without processes that only take processors: the tests beside these take enough."""
+    """Return the plan without processes that only take processors: the tests beside these take enough."""
     return replace(plan_run(seed, has_small_disk=has_small_disk, kinds=KINDS), num_hogs=0)
 
 
@@ -51,7 +51,9 @@ def test_faults_cost_no_result_and_repeat_none(tmp_path: Path, half: str) -> Non
 
 
 def test_nearly_every_kind_of_fault_is_in_one_of_the_runs() -> None:
-    """But those of ``_TAKE_LONG``, and three kinds of which other runs of ``make chaos`` have many."""
+    """All kinds of faults are drawn but those of ``_TAKE_LONG``, and three of which other runs of ``make chaos`` have
+    many.
+    """
     kinds = {fault.kind for half in HALVES.values() for seed in half for fault in plan_of(seed).faults}
 
     assert set(KINDS) - kinds == {FaultKind.RAISE_IN_TIMER, FaultKind.READER_PAUSES, FaultKind.DATA_DELAY}

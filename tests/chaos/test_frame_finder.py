@@ -70,7 +70,7 @@ def test_bytes_that_are_no_frames_pass_all_the_same() -> None:
 
 
 def test_a_file_that_ends_like_the_beginning_of_a_frame_passes_whole() -> None:
-    """Its last bytes were kept back, and who fetched it waited."""
+    """The last bytes of a file pass at once; kept back, they would leave its reader waiting."""
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab\x82\x7f"
 
     assert b"".join(part.data for part in WebSocketFrames().divide(answer)) == answer

@@ -161,7 +161,9 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _normal(program: Program) -> Program:
-    """Without sources that nobody reads, which are no part of a job, and with variables that fit its tasks."""
+    """Return the program without sources that nobody reads, which are no part of a job, and with variables that fit its
+    tasks.
+    """
     steps = tuple(
         step
         for step in program.steps

@@ -76,8 +76,8 @@ _NUM_WAYS: Final = 4
 
 @contextmanager
 def _eager_loops(num_records: int) -> Iterator[None]:
-    """In chunks of so many records, so that loops look for the shape of the first one already; 0: as always, which
-    takes many records.
+    """Let loops find the shape of records in chunks of so many records; 0: as in every job, which takes many
+    records.
     """
     with pytest.MonkeyPatch.context() as patch:
         if num_records:

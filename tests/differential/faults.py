@@ -136,7 +136,7 @@ class _Kept(list[Any]):
 
 
 def records_are_serialized_late(patch: pytest.MonkeyPatch) -> None:
-    """At edges records are serialized when their task has nothing more to do."""
+    """Serialize records at edges when their task has nothing more to do."""
     kept = _Kept()
     _with_pickle(patch, kept.add, lambda number: _copied(kept.find(number)))
 
@@ -309,7 +309,7 @@ def _advance_at_the_end(operator: Any, timestamp: int) -> None:
 
 
 def timers_fire_in_the_order_of_registration(patch: pytest.MonkeyPatch) -> None:
-    """Not in that of their timestamps."""
+    """Fire timers in the order of their registration, not of their timestamps."""
 
     def watermark(operator: Any, timestamp: int) -> None:
         operator.current_watermark = timestamp
@@ -349,7 +349,7 @@ def equal_records_are_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def lists_become_tuples(patch: pytest.MonkeyPatch) -> None:
-    """At edges, as in some formats."""
+    """Turn lists into tuples at edges, as some formats do."""
 
     def loads(pickled: bytes) -> Any:
         value = pickle.loads(pickled)

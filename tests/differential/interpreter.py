@@ -206,7 +206,7 @@ class _Task:
                     head.watermark(each.timestamp)
 
     def emit(self, step: Step, tag: str | None, value: Any, timestamp: int | None) -> None:
-        """To all consumers of an output; of several, none sees what another one does with a record."""
+        """Emit to all consumers of an output; no consumer sees what another one does with a record."""
         chained = [consumer for consumer in self.chained(step) if consumer.reads[0].tag == tag]
         edges = [key for key, edge_tag in self.edges_of(step) if edge_tag == tag]
         for place, consumer in enumerate(chained, start=1):

@@ -57,7 +57,7 @@ class Chaining(Enum):
 
 @dataclass(frozen=True)
 class Call:
-    """Something of ``functions``, with the arguments behind world and step."""
+    """A call of a name in ``functions``, with the arguments behind world and step."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -166,7 +166,7 @@ class Program:
         return "\n".join([*map(str, self.steps), f"{self.collected}.execute_and_collect()"])
 
     def step(self, step_id: int) -> Step:
-        """By its number."""
+        """Return the step with this number."""
         return next(step for step in self.steps if step.id == step_id)
 
     def consumers(self, step_id: int) -> list[Step]:
@@ -412,7 +412,7 @@ class _Maker:
         self.streams += self.outputs_of(step, upstream, 0 if other is None else other.count)
 
     def other_than(self, upstream: _Stream) -> _Stream | None:
-        """Another stream with records, to make a union of both."""
+        """Return another stream with records, to make a union of both."""
         others = [stream for stream in self.streams if stream.read != upstream.read]
         return self.rng.choice(others) if others else None
 

@@ -22,7 +22,7 @@ def test_an_engine_without_faults_does_not_differ() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.replace("_", " "))
 def test_a_fault_is_noticed(fault: Fault) -> None:
-    """By one of the programs of every test run at least."""
+    """At least one program of every test run shows the fault."""
     programs = map(random_program, range(NUM_PROGRAMS))
 
     assert any(difference(program, run_with(fault, program)) is not None for program in programs)

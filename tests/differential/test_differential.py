@@ -27,5 +27,4 @@ def test_programs_do_what_they_do_record_by_record(part: int) -> None:
 
 
 def test_a_seed_always_gives_the_same_program() -> None:
-    """Otherwise nobody could see a failure again."""
     assert [str(random_program(seed)) for seed in range(50)] == [str(random_program(seed)) for seed in range(50)]

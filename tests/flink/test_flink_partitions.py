@@ -167,7 +167,7 @@ def read(flink: dict[str, str], name: str) -> tuple[bytes, list[Event], Tap]:
 
 
 def test_a_sort_merge_partition_with_lz4_is_read(flink: dict[str, str]) -> None:
-    """Its small compressed buffers travel together, and each counts as one."""
+    """Small compressed buffers of a partition travel together, and each counts as one."""
     data, events, tap = read(flink, "SORTED")
 
     frames = list(tap.frames())

@@ -44,7 +44,7 @@ def test_error_classes_keep_their_bases() -> None:
 
 @pytest.mark.parametrize("path", ["flowlet.errors:FlowletError", "netstack.errors:NetstackError"])
 def test_both_trees_have_their_roots(path: str) -> None:
-    """Almost every other class is below one of them."""
+    """Both roots are in the list; almost every other class is below one of them."""
     root = path.partition(":")[2]
 
     below = [key for key, bases in ERROR_CLASSES.read().items() if root in bases.split(", ")]

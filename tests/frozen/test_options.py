@@ -103,7 +103,7 @@ def test_each_option_is_known_to_an_environment() -> None:
 
 
 def test_a_name_that_does_not_exist_is_refused() -> None:
-    """So the test above can fail."""
+    """An unknown name is refused, so the test above can fail."""
     assert "is not known" in _refusal("flowlet.there-is-none", "?")
 
 

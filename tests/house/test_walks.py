@@ -46,7 +46,7 @@ def test_a_walk_is_drawn_with_its_figures_and_doors() -> None:
 
 @pytest.mark.slow
 def test_a_record_goes_from_its_source_over_the_network_to_the_state_of_its_key() -> None:
-    """Other threads may enter any of these rooms at any time, so the record's are looked for in their order."""
+    """The rooms of a record's walk come in their order; other threads may enter any of these rooms at any time."""
     rooms = [stay.room for stay in stays_of(walk_of_a_record())]
 
     rest = iter(rooms)

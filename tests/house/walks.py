@@ -79,19 +79,19 @@ class Tracer:
                 self.stop()
 
     def start(self) -> None:
-        """From here on."""
+        """Record the calls from here on."""
         self.calls.clear()
         self.has_ended.clear()
         self.is_on = True
 
     def stop(self) -> None:
-        """Up to here."""
+        """Record the calls up to here."""
         self.is_on, self.ends_at = False, ""
         self.has_ended.set()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """In this thread and those that it starts."""
+        """Record calls in this thread and in threads that it starts."""
         threading.setprofile(self.seen)
         sys.setprofile(self.seen)
         try:
@@ -286,7 +286,7 @@ def _settle() -> None:
 
 
 def walk_of_a_record() -> list[Call]:
-    """From the source function to the function behind the exchange, in the other TaskManager."""
+    """Walk from the source function to the function behind the exchange, in the other TaskManager."""
     with _TRACER.installed(), _job() as send:
         for value in range(1, 20):
             send(value)  # a channel's first record opens it, and its first loops are written
@@ -300,7 +300,9 @@ def walk_of_a_record() -> list[Call]:
 
 
 def walk_of_a_credit() -> list[Call]:
-    """From the function that has a record, whose buffer is free after it, to the sender that may send another one."""
+    """Walk from the function that has a record, whose buffer is free after it, to the sender that may send another
+    one.
+    """
     with _TRACER.installed(), _job() as send:
         for value in range(200):
             _settle()
@@ -312,7 +314,7 @@ def walk_of_a_credit() -> list[Call]:
 
 
 def walk_of_a_barrier() -> list[Call]:
-    """From the JobManager that begins a checkpoint to the JobManager that has all of it."""
+    """Walk from the JobManager that begins a checkpoint to the JobManager that has all of it."""
     with _TRACER.installed(), _job(interval_ms=300) as send:
         for value in range(20):
             send(value)
@@ -327,7 +329,7 @@ def walk_of_a_barrier() -> list[Call]:
 
 
 def walk_of_a_deployment() -> list[Call]:
-    """From ``execute_async`` in the program to the first record in the function's task."""
+    """Walk from ``execute_async`` in the program to the first record in the function's task."""
     with _TRACER.installed(), _job(traces_start=True):
         return list(_TRACER.calls)
 

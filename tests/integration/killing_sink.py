@@ -74,8 +74,8 @@ class KillingSink(JdbcExactlyOnceSink):
 
 
 class KillOnce(JdbcSink):
-    """At least once; subtask 0 of the first attempt dies at its first flush, whose rows are in the database then, and
-    in no checkpoint.
+    """Writes at least once; subtask 0 of the first attempt dies at its first flush, whose rows are in the database
+    then, and in no checkpoint.
     """
 
     def __init__(self, statement: DatabaseStatement, evidence: Path) -> None:
@@ -96,7 +96,7 @@ class KillOnce(JdbcSink):
 
 
 def sink(url: str, evidence: Path, moments: Sequence[str] = ()) -> JdbcExactlyOnceSink:
-    """Into the table t, which has no key: a row that comes twice is there twice."""
+    """Return a sink into the table t, which has no key: a row that comes twice is there twice."""
     connection = JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build()
     plain = JdbcSink.exactly_once_sink("INSERT INTO t (id, name) VALUES (?, ?)", ROW, connection)
     return KillingSink(plain.statement, evidence, moments)
@@ -129,7 +129,7 @@ def environment(folder: Path, *, attempts: int = 5, parallelism: int = 2) -> Str
 
 
 def recovery_from(path: str) -> Configuration:
-    """To go on from a retained checkpoint."""
+    """Return the options to go on from a retained checkpoint."""
     configuration = Configuration()
     configuration.set_string("execution.state-recovery.path", path)
     return configuration

@@ -344,7 +344,7 @@ def pace(quick_s: float) -> None:
 
 
 class Paced(MapFunction):
-    """In the chain of a source that never waits: barriers pass between its chunks."""
+    """A function in the chain of a source that never waits: barriers pass between its chunks."""
 
     def map(self, value: Any) -> tuple[str, int]:
         pace(0.005)

@@ -60,7 +60,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_results_of_a_killed_task_manager_are_made_again(cluster: Cluster, tmp_path: Path) -> None:
-    """Its producers run again elsewhere, and every key gets its total once more."""
+    """The producers of lost results run again elsewhere, and every key gets its total once more."""
     go, totals = tmp_path / "go", tmp_path / "totals"
     totals.mkdir()
     options = {

@@ -58,7 +58,9 @@ def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology:
     ("kind", "form"), in_test_run([("int", "lambdas"), ("int", "sum"), ("str", "sum")], ("str", "sum"))
 )
 def test_every_running_sum_of_pairs_is_exact_and_in_order(kind: str, form: str) -> None:
-    """Also with more keys than a dictionary of the writers holds (``Job.check``)."""
+    """Running sums are exact and in order, also with more keys than a dictionary of the writers holds
+    (``Job.check``).
+    """
     keys = pairs.Keys("int", 100, 2000) if kind == "int" else pairs.Keys("str", 40_000, 40_000)
     job = pairs.Job(form, "produced", keys, num_pairs=100_000, inspects_all=True)
 
@@ -230,8 +232,8 @@ def test_the_memory_bench_sees_what_grows_and_what_is_left() -> None:
 
 @pytest.mark.long
 def test_every_record_of_the_latency_bench_arrives_once_and_in_order() -> None:
-    """Alone, with a buffer timeout, and beside CPU-bound tasks in the latency mode (the sink and ``latency.measure``
-    check).
+    """Every record arrives once and in order: alone, with a buffer timeout, and beside CPU-bound tasks in the latency
+    mode (the sink and ``latency.measure`` check).
     """
     results = latency.run(1, quick=True)
 
@@ -257,8 +259,8 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
 @pytest.mark.long
 def test_a_parked_task_wakes_for_data_and_for_nothing_else() -> None:
-    """Woken by a thread and over TCP, every record once, no wake-up lost; idle tasks run nothing (``bench/wakeup.py``
-    checks).
+    """A thread and TCP wake a parked task once for every record, and no wake-up is lost; idle tasks run nothing
+    (``bench/wakeup.py`` checks).
     """
     by_thread, by_process, idle = wakeup.run(1, quick=True)
 

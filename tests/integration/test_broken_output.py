@@ -58,7 +58,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_full_disk_fails_the_job_that_prints(
     parallelism: int, num_records: int, full: IO[bytes], tmp_path: Path
 ) -> None:
-    """Also if all lines would have fitted into a pipe, so that the tasks have finished when they cannot be written."""
+    """A full disk fails the job even if all lines would have fitted into a pipe, so that the tasks have finished when
+    they cannot be written.
+    """
     done = subprocess.run(
         program(PRINTING, parallelism, num_records),
         stdout=full,
@@ -75,7 +77,7 @@ def test_a_full_disk_fails_the_job_that_prints(
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
 def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int, tmp_path: Path) -> None:
-    """In ``program | head`` the job would print for minutes, and nobody reads it: it ends with one line."""
+    """A job whose reader leaves, as in ``program | head``, ends with one line; it would print for minutes otherwise."""
     process = subprocess.Popen(
         program(PRINTING, parallelism, 1_000_000_000),
         stdout=subprocess.PIPE,
@@ -111,7 +113,7 @@ def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(paralleli
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
 def test_without_a_standard_output_functions_print_nothing_as_python_has_it(parallelism: int, tmp_path: Path) -> None:
-    """Wherever they run."""
+    """Without a standard output functions print nothing, wherever they run."""
     done = subprocess.run(
         program(COLLECTING, parallelism, 10, ">&-"),
         stderr=subprocess.PIPE,

@@ -31,7 +31,9 @@ run(show, 1)
 
 
 def test_a_programs_folder_and_its_import_path_may_be_odd(tmp_path: Path) -> None:
-    """Any names of folders, entries that Python ignores, and an archive whose name has a colon."""
+    """Folders may have any names; the path may have entries that Python ignores, and an archive whose name has a
+    colon.
+    """
     folder = tmp_path / "10:21:15" / "a b\nc;d:caf\udce9"
     folder.mkdir(parents=True)
     (folder / "helper.py").write_text("NAME = 'found'")
@@ -111,7 +113,7 @@ def test_an_isolated_program_has_isolated_children(tmp_path: Path, flag: str) ->
 
 
 def test_a_module_that_prints_when_it_is_imported_breaks_nothing(tmp_path: Path) -> None:
-    """One that every interpreter imports at its start, and one that has the name of one of ours.
+    """A module that every interpreter imports at its start, and one that has the name of one of ours.
 
     There are two interpreters: that of the program, and one from which its TaskManagers are forked.
     """

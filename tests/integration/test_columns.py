@@ -184,14 +184,16 @@ def test_functions_are_given_the_values_of_a_column_as_keys() -> None:
 
 
 class KeyOf(KeyedProcessFunction):
-    """Without timers, so that it can stand in the chain of the source."""
+    """A function without timers, so that it can stand in the chain of the source."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
         yield ctx.get_current_key(), value["k"]
 
 
 def test_functions_in_the_chain_of_the_column_are_given_its_values_as_keys() -> None:
-    """With one subtask rows pass the ``key_by`` one by one."""
+    """Functions in the chain of a column get its values as keys; with one subtask rows pass the ``key_by`` one by
+    one.
+    """
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
 
     records = run(env.from_arrow(pa.table({"k": KEYS["date"][:5]})).key_by("k").process(KeyOf()))

@@ -69,7 +69,9 @@ def test_a_job_without_checkpoints_commits_at_its_end(ledger: Ledger, monkeypatc
 def test_a_commit_that_fails_restarts_the_job_and_happens_once(
     ledger: Ledger, faults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also that of the final checkpoint, whose subtasks had finished: they come back to commit."""
+    """A commit that fails restarts the job, also at the final checkpoint: its subtasks had finished and come back to
+    commit.
+    """
     ledger.faults = faults
 
     write_numbers(environment(tmp_path, monkeypatch, attempts=3))
@@ -180,7 +182,9 @@ def test_a_global_committer_gets_each_committable_of_all_subtasks_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also those of the last checkpoint, which it gets behind the end of the data, and after a failure there."""
+    """The global committer gets each committable once, also those of the last checkpoint, behind the end of the data,
+    and after a failure there.
+    """
     ledger.faults = faults
     env = environment(tmp_path if has_checkpoints else None, monkeypatch, attempts=4)
     env.set_parallelism(parallelism)

@@ -57,7 +57,9 @@ def found(database: Database) -> tuple[int, int, int]:
 def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(
     database: Database, moments: list[str], tmp_path: Path
 ) -> None:
-    """Between prepare and commit, between commit and notify: the process is gone before anybody hears of the commit."""
+    """Kills between prepare and commit, and between commit and notify, lose and repeat nothing: the process is gone
+    before anybody hears of the commit.
+    """
     env = environment(tmp_path)
     numbers_into(env, sink(database.url, tmp_path, moments))
 
@@ -91,7 +93,9 @@ def test_another_parallelism_after_a_kill_loses_nothing_and_repeats_nothing(
 
 @pytest.mark.long
 def test_an_upsert_has_the_same_table_after_a_kill(database: Database, tmp_path: Path) -> None:
-    """At least once, and each row where it was: rows that come again change nothing."""
+    """Rows that come again after a kill change nothing: an upsert is at least once, and writes each row where it
+    was.
+    """
     database.execute("CREATE UNIQUE INDEX t_id ON t (id)")
     connection = JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(database.url).build()
     upsert = "INSERT INTO t (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name"

@@ -175,7 +175,7 @@ def test_what_was_submitted_is_done_after_an_interrupt(tmp_path: Path) -> None:
 
 
 def test_exit_functions_run_and_processes_of_multiprocessing_are_waited_for(tmp_path: Path) -> None:
-    """One that is daemonic is ended, one that is not is joined."""
+    """A daemonic process is ended, one that is not is joined."""
     text = """
 import atexit, multiprocessing
 import work
@@ -197,7 +197,9 @@ run(leave, 1)
 
 
 def test_what_a_function_leaves_running_ends_with_its_task_manager(tmp_path: Path) -> None:
-    """Or ``program | tail`` would never end: such a process has the program's standard output."""
+    """A process that a function leaves running ends with its TaskManager; ``program | tail`` would never end otherwise,
+    as such a process has the program's standard output.
+    """
     text = """
 def leave(number):
     if os.fork() == 0:
@@ -234,7 +236,7 @@ run(leave, 1)
 
 @pytest.mark.parametrize("limit_s", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_work_without_end_is_given_up_after_ten_seconds_and_named(tmp_path: Path, limit_s: int) -> None:
-    """One second is ten of them here."""
+    """Endless work is given up after ten seconds and named; one second stands for ten of them here."""
     text = """
 def leave(number):
     threading.Thread(target=time.sleep, args=(3600,), name="never ends", daemon=False).start()

@@ -249,7 +249,7 @@ print("> " + repr((both, num_children(), len(set(found)))))
 
 
 def test_a_fork_of_the_program_has_a_server_of_its_own(tmp_path: Path) -> None:
-    """And leaves the program's one alone, also when it ends."""
+    """A fork leaves the server of the program alone, also when the fork ends."""
     text = f"""
 run({PARENT})
 child = os.fork()
@@ -281,7 +281,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_kept_server_ends_with_the_program(tmp_path: Path, end: str) -> None:
-    """However that ends, and at once: it does not rest to its end."""
+    """A kept server ends with the program at once, however the program ends."""
     early = f"import atexit\natexit.register(lambda: run({PARENT}))\n" if "function" in end else ""
     text = f"run({PARENT})\nprint('> ready', flush=True)\nsys.stdin.readline()\n{ENDS[end]}"
     (tmp_path / "program.py").write_text(HEAD + early + text)
@@ -296,7 +296,7 @@ def test_a_kept_server_ends_with_the_program(tmp_path: Path, end: str) -> None:
 
 
 def test_a_kept_server_has_no_thread_and_few_descriptors_in_the_program(tmp_path: Path) -> None:
-    """Their number does not grow with the jobs, nor that of processes."""
+    """Threads, descriptors and processes of a kept server do not grow with the jobs."""
     text = f"""
 def count():
     children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()

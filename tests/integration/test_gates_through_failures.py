@@ -96,12 +96,12 @@ class Job:
 
 
 def keyed(stream: DataStream) -> DataStream:
-    """Routed at the producers."""
+    """Return a job whose rows are routed at the producers."""
     return stream.key_by(lambda row: row[0]).map(lambda row: row[1], output_type=Types.LONG())
 
 
 def in_turns(stream: DataStream) -> DataStream:
-    """Sent to the subtasks in turns, and shuffled behind the gate."""
+    """Return a job whose rows are sent to the subtasks in turns, and shuffled behind the gate."""
     return (
         stream.map(lambda row: row[1], output_type=Types.LONG())
         .rebalance()
@@ -138,14 +138,14 @@ def running(
 def write(
     writer: PartitionWriter, rows: list[tuple[int, int]], between: Callable[[int], None] = lambda _: None
 ) -> None:
-    """In chunks; ``between`` is called with the number of rows that were written."""
+    """Write in chunks; ``between`` is called with the number of rows that were written."""
     for start in range(0, len(rows), CHUNK):
         between(start)
         writer.write_records(rows[start : start + CHUNK])
 
 
 def kill_task_manager(cluster: Cluster, number: int = 0) -> None:
-    """And start another one."""
+    """Kill a TaskManager and start another one."""
     victim = cluster.task_managers.pop(number)
     victim.send(signal.SIGKILL)
     victim.wait(PATIENCE_S)
@@ -179,7 +179,9 @@ def test_a_call_goes_on_when_the_taskmanager_of_its_gate_is_killed_twice(
 
 @pytest.mark.long
 def test_a_call_goes_on_when_the_jobmanager_is_killed_and_started_again(kept: Cluster, tmp_path: Path) -> None:
-    """With its job store; once in the middle of the partition, and once more while another partition is written."""
+    """A call goes on with the JobManager's job store; it is killed in the middle of the partition, and once more while
+    another one is written.
+    """
 
     def between(num_written: int) -> None:
         if num_written == NUM_ROWS // 2:

@@ -41,8 +41,8 @@ def hold_once(number: int) -> int:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_job_goes_on_while_a_function_keeps_the_lock(parallelism: int, tmp_path: Path) -> None:
-    """Alone in the program's process, with the JobManager and the client, or in a TaskManager: each result comes once,
-    from one run.
+    """Each result comes once, from one run: alone in the program's process, with JobManager and client, or in a
+    TaskManager.
     """
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(parallelism)

@@ -74,7 +74,7 @@ class Keep(MapFunction):
 
 
 class FailOnce(MapFunction):
-    """At one number, in the first attempt."""
+    """Fails at one number, in the first attempt."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -136,7 +136,7 @@ def test_the_files_of_a_later_source_are_those_that_are_there_when_it_begins(
 def test_a_job_goes_on_from_a_savepoint_on_each_side_of_the_switch(
     cluster: MiniCluster, tmp_path: Path, former: int, now: int, is_switched: bool
 ) -> None:
-    """With more or fewer subtasks; each number counts once."""
+    """A job goes on with more or fewer subtasks; each number counts once."""
     first, second = (
         (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
     )

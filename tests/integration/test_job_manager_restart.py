@@ -160,7 +160,7 @@ def test_a_jobmanager_that_is_told_to_end_leaves_its_job_to_the_next_one(kept: C
 
 @pytest.mark.long
 def test_the_store_and_the_checkpoints_are_empty_after_the_end(kept: Cluster, tmp_path: Path) -> None:
-    """But for how the job ended, which the next JobManager still tells."""
+    """Store and checkpoints are empty in the end, but for the job's outcome, which the next JobManager still tells."""
     results = counts(environment(kept, tmp_path)).execute_and_collect("kept")
     assert isinstance(results, CloseableIterator)
     with results:

@@ -48,7 +48,9 @@ def client(running: Cluster) -> Iterator[ClusterClient]:
 def test_a_job_ends_without_its_client_if_it_is_attached(
     running: Cluster, client: ClusterClient, tmp_path: Path, arguments: list[str], ends: bool
 ) -> None:
-    """While the client lives the job goes on, however long.  The end of its connection is that of the client."""
+    """A job goes on while its client lives, however long; the end of the client's connection counts as the client's
+    end.
+    """
     with Signals(tmp_path / "signals") as signals:
         command = [
             sys.executable,

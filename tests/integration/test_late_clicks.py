@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
 def test_the_table_counts_minutes_and_names_late_clicks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str
 ) -> None:
-    """Out of order by less than the bound is counted, later than the minute's end goes to the side output; nothing is
-    lost.
+    """A click out of order by less than the bound is counted; one later than the minute's end goes to the side output;
+    no click is lost.
     """
     monkeypatch.setenv("FLOWLET_LOCAL", local)
 

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_metrics_of_functions_are_read_over_rest(cluster: Cluster) -> None:
-    """By subtask, operator, groups and name; the key selector, which needs its ``open``, has dealt all records out."""
+    """Metrics are found by subtask, operator, groups and name; the key selector, which needs its ``open``, has dealt
+    all records out.
+    """
     process = cluster.start(str(PROGRAM), "--jobmanager", cluster.address, name="metrics")
     assert process.wait(PATIENCE_S) == 0, process.stderr
     job_id = process.wait_for_line(r"^job (\w+)$").group(1)

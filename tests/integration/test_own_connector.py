@@ -23,7 +23,7 @@ def example() -> str:
 
 
 class DiesOnce:
-    """At one row, in the first process that has it."""
+    """Dies at one row, in the first process that has it."""
 
     def __init__(self, evidence: Path) -> None:
         self._evidence = evidence

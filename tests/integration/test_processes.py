@@ -73,7 +73,7 @@ def lasting_job(lasting_cluster: Cluster, tmp_path: Path) -> Iterator[StartJob]:
 def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_of_them(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Within two seconds, with exit code 0, with nothing on its lips, and no listener left."""
+    """Processes end within two seconds, with exit code 0, no output, and no listener left."""
     text, output = tmp_path / "text.txt", tmp_path / "counts.csv"
     text.write_text("b a b")
 
@@ -127,7 +127,7 @@ def test_a_taskmanager_waits_for_a_jobmanager_that_starts_later(tmp_path: Path) 
 
 
 def test_a_taskmanager_whose_parent_dies_ends(cluster: Cluster, tmp_path: Path) -> None:
-    """Even when the parent is killed and can tell nobody."""
+    """A TaskManager ends when its parent dies, even if the parent is killed and tells nobody."""
     program = (
         "import os, subprocess, sys\n"
         f"subprocess.run([sys.executable, '-m', 'flowlet.tm', '--jobmanager', '{cluster.address}', '--parent-pid', "
@@ -219,7 +219,7 @@ def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_e
 
 
 def test_a_frozen_taskmanager_is_lost_too(tmp_path: Path) -> None:
-    """Its connection stays open, only the heartbeats are missing."""
+    """A frozen TaskManager is lost although its connection stays open: only its heartbeats are missing."""
     short = ("--heartbeat-interval-s", "1", "--heartbeat-timeout-s", "4")
     folder = tmp_path / "cluster"
     folder.mkdir()

@@ -135,7 +135,9 @@ def checkpoints(cluster: Cluster, job_id: str) -> list[dict[str, Any]]:
 
 
 def wait_for_checkpoint(cluster: Cluster, job_id: str, *, has_backlog: bool) -> None:
-    """Until one is complete in the middle of the data: one with records in flight, if they are part of it."""
+    """Wait until a checkpoint is complete in the middle of the data: one with records in flight, if they are part of
+    it.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         history = [each for each in checkpoints(cluster, job_id) if each["status"] == "COMPLETED"]

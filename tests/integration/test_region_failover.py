@@ -162,7 +162,7 @@ def number_of(metadata: Path) -> int:
 
 
 def test_a_subtask_that_shares_nothing_fails_alone(tmp_path: Path) -> None:
-    """Its neighbour keeps its attempt; each of them reads everything, and the one that failed goes on at its
+    """A neighbour keeps its attempt; each subtask reads everything, and the one that failed goes on at its
     checkpoint.
     """
     env = environment(tmp_path / "checkpoints")
@@ -196,7 +196,7 @@ def test_with_the_strategy_full_both_start_again(tmp_path: Path) -> None:
 
 
 def test_a_killed_task_manager_costs_the_other_one_nothing(tmp_path: Path) -> None:
-    """Its regions go on in a new process, in place of the slot that is gone."""
+    """Regions of a killed TaskManager go on in a new process, in place of the slot that is gone."""
     env = environment(tmp_path / "checkpoints")
     job_of_subtasks(env, tmp_path, fails=False)
 

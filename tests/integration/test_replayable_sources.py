@@ -59,8 +59,8 @@ def generator(env: StreamExecutionEnvironment, evidence: Path, deadly: int | Non
 def test_a_source_is_exact_when_it_is_killed_and_goes_on_with_other_readers(
     read: Callable[[StreamExecutionEnvironment, Path, int | None], DataStream], tmp_path: Path
 ) -> None:
-    """With two subtasks, then three, then one; each of the first two jobs loses a TaskManager after some splits were
-    handed out.
+    """A source is exact with two subtasks, then three, then one; each of the first two jobs loses a TaskManager after
+    some splits were handed out.
     """
     database = SqliteFile(tmp_path)
     database.execute("CREATE TABLE t (id BIGINT, name TEXT)")

@@ -26,7 +26,7 @@ HEARTBEAT_TIMEOUT_S = 50.0  # the default
 
 
 class TellAndWait(MapFunction):
-    """At its first record tells the test in which process it runs; in the first run it then waits for the test."""
+    """Tells the test at its first record in which process it runs; in the first run it then waits for the test."""
 
     def __init__(self, signals: Path, go: Path) -> None:
         self._signals = signals

@@ -160,7 +160,7 @@ def take(job: JobClient) -> str:
 
 @pytest.mark.slow
 def test_a_job_goes_on_while_and_after_a_savepoint_is_taken(cluster: MiniCluster, folder: Path) -> None:
-    """With periodic checkpoints beside it; the savepoint stays when the job has ended, and counts for nothing."""
+    """A savepoint beside periodic checkpoints stays when the job has ended, and counts for nothing."""
     options = {"execution.checkpointing.interval": "20 ms", "execution.checkpointing.dir": str(folder / "checkpoints")}
     job = started(cluster, folder, "process", 2, **options)
 
@@ -253,7 +253,7 @@ def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, kind:
 
 @pytest.mark.slow
 def test_a_directory_that_cannot_be_written_leaves_the_job_alone(cluster: MiniCluster, folder: Path) -> None:
-    """Also if the job is to be stopped: no task hears of it."""
+    """No task hears of a directory that cannot be written, also if the job is to be stopped."""
     (folder / "file").write_text("no directory")
     job = started(cluster, folder, "sum", 2)
     spin_until(lambda: all_run(job), "the start")
@@ -290,7 +290,7 @@ def test_an_operator_may_be_added(cluster: MiniCluster, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_an_operator_with_another_uid_is_refused_with_both(cluster: MiniCluster, folder: Path) -> None:
-    """And what to do; if the state is not wanted, it begins anew."""
+    """The error names both uids and says what to do; an operator whose state is not wanted begins anew."""
     path = suspended(cluster, folder, "process", 2)
 
     with pytest.raises(
@@ -344,7 +344,7 @@ def test_the_reader_shows_what_is_in_a_savepoint(cluster: MiniCluster, folder: P
 
 
 class KeepsALock(KeyedProcessFunction):
-    """Its state cannot be written."""
+    """A function whose state cannot be written."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.state = runtime_context.get_state(ValueStateDescriptor("lock", Types.PICKLED_BYTE_ARRAY()))
@@ -356,7 +356,7 @@ class KeepsALock(KeyedProcessFunction):
 
 @pytest.mark.slow
 def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniCluster, folder: Path) -> None:
-    """And nothing of itself; periodic checkpoints would restart the job."""
+    """A failed savepoint leaves nothing of itself; periodic checkpoints would restart the job."""
     env = cluster.environment().set_parallelism(2).set_default_savepoint_directory(str(folder / "savepoints"))
     programs.keep(programs.keyed(env).process(KeepsALock()))
     job = env.execute_async("locks")

@@ -143,7 +143,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def four_slots() -> Iterator[MiniCluster]:
-    """On two TaskManagers in this process."""
+    """Yield a cluster of four slots on two TaskManagers in this process."""
     with MiniCluster(num_task_managers=2, slots_per_task_manager=2) as running:
         yield running
 
@@ -288,9 +288,8 @@ class Sums(KeyedProcessFunction):
 def sums(
     job: UnalignedJob, folder: Path, num_records: int, *, added: bool = False, removable: bool = False
 ) -> DataStream:
-    """From one subtask through a map of as many as there are, then by key.
-
-    ``added``: with more steps on all sides.  ``removable``: with a step on either side of each edge, one with state.
+    """Return sums from one subtask through a map of as many subtasks as there are, then by key.  ``added``: with more
+    steps on all sides.  ``removable``: with a step on either side of each edge, one with state.
     """
     texts = job.environment.from_collection(range(num_records), Types.LONG()).uid("numbers")
     texts = texts.map(lambda number: f"{number:300}", output_type=Types.STRING()).set_parallelism(1).uid("texts")

@@ -63,7 +63,7 @@ def difficult_file(folder: Path) -> Path:
 
 
 def test_the_default_input_is_the_standard_library() -> None:
-    """Its sources, without those of packages that are installed."""
+    """The default input is the standard library's sources, without those of packages that are installed."""
     files = default_inputs()
 
     assert os.__file__ in files
@@ -109,7 +109,7 @@ def test_the_counts_are_exact_although_a_taskmanager_is_killed(tmp_path: Path) -
 
 
 def test_the_counts_are_exact_although_the_jobmanager_is_killed(tmp_path: Path) -> None:
-    """Another one with its job store goes on with the job."""
+    """Another JobManager with the job store goes on with the job, and the counts are exact."""
     folder = Path(os.__file__).parent / "asyncio"
     output = tmp_path / "counts.csv"
 
@@ -161,7 +161,7 @@ def test_folders_and_repetitions_and_other_parallelisms(tmp_path: Path, parallel
 
 @pytest.mark.parametrize("kind", ["missing", "fifo", "bare folder", "second of two", "dangling link"])
 def test_an_unusable_input_is_one_line_and_exit_code_2(tmp_path: Path, kind: str) -> None:
-    """And it is found before anything starts: not even the secret file is made."""
+    """A bad input is found before anything starts: not even the secret file is made."""
     path = tmp_path / "input"
     match kind:
         case "fifo":

@@ -76,11 +76,11 @@ class TestCluster:
         assert [error for error in errors if error is not None] == []
 
     def read(self, topic: str, *, num_partitions: int = 1, isolation: str = "read_committed") -> list[bytes | None]:
-        """Everything in a topic, partition by partition."""
+        """Return all values in a topic, partition by partition."""
         return [message.value() for message in self.messages(topic, num_partitions=num_partitions, isolation=isolation)]
 
     def messages(self, topic: str, *, num_partitions: int = 1, isolation: str = "read_committed") -> list[Any]:
-        """Everything in a topic, partition by partition."""
+        """Return all messages in a topic, partition by partition."""
         consumer = self._consumer(f"reader-{uuid.uuid4().hex}", isolation)
         consumer.assign(
             [

@@ -85,7 +85,7 @@ def test_messages_that_are_left_out_are_counted_by_their_reason(mocked: TestClus
 
 
 def test_offsets_say_what_is_read(tansu: TestCluster) -> None:
-    """From what a group has committed in one partition, and from the beginning in the other, up to given ends."""
+    """A source reads one partition from a group's offset, and the other from the beginning, up to given ends."""
     topic = tansu.new_topic(2)
     tansu.produce(topic, map(str, range(20)), partitions=2)
     tansu.commit("reader", topic, [6])
@@ -117,7 +117,9 @@ def test_a_source_goes_on_when_something_comes_and_finds_new_topics(tansu: TestC
 def test_after_the_files_of_a_hybrid_source_come_the_messages_and_those_that_are_written_later(
     mocked: TestCluster, tmp_path: Path
 ) -> None:
-    """With two subtasks: one has neither a file nor a partition, and waits."""
+    """Messages follow the files of a hybrid source; one of two subtasks has neither a file nor a partition, and
+    waits.
+    """
     topic = mocked.new_topic()
     mocked.produce(topic, ["c", "d"])
     (tmp_path / "lines").write_text("a\nb\n")

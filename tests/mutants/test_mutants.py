@@ -21,7 +21,7 @@ def test_every_mutant_fits_its_module(mutant: object) -> None:
 
 
 def test_ids_are_unique_and_numerous() -> None:
-    """At least 20 bugs of groups A to F."""
+    """The list has at least 20 bugs of groups A to F, with unique ids."""
     assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS) >= 20
 
 
@@ -32,7 +32,7 @@ def test_a_text_that_is_gone_is_said() -> None:
 
 
 def test_other_modules_are_left_alone() -> None:
-    """Only the one module is found, and no file is written."""
+    """Only the mutant's own module is replaced, and no file is written."""
     finder = PatchFinder("netstack.errors", "class NetstackError(Exception):", "class NetstackError(ValueError):")
 
     assert finder.find_spec("netstack.config", None) is None

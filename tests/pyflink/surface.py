@@ -27,8 +27,8 @@ _FROM_OBJECT: Final = ("__hash__", "__init__", "__str__")
 
 
 class AbsentError(Exception):
-    """There is no such name; ``reason`` is the text of the error that an import or an access gives, if it says more
-    than that.
+    """An error for a missing name; ``reason`` is the text of the error that an import or an access gives, if it says
+    more than that.
     """
 
     def __init__(self, reason: str = "") -> None:

@@ -205,7 +205,7 @@ def _all_run(client: JobClient) -> bool:
 
 
 def _checkpoints(folder: Path) -> list[int]:
-    """Their numbers, also those of one that is not complete."""
+    """Return the numbers of all checkpoints, complete or not."""
     return [int(each.name.removeprefix("chk-")) for each in folder.glob("checkpoints/*/chk-*")]
 
 

@@ -471,7 +471,7 @@ def broadcast_state(env: StreamExecutionEnvironment) -> None:
 
 
 class NumberInLists(FlatMapFunction, CheckpointedFunction):
-    """Its count is in list state and in union list state; broadcast state has a name, and another list has objects."""
+    """Counts in list state and in union list state; broadcast state has a name, and another list has objects."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         store = context.get_operator_state_store()

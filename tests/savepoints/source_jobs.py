@@ -274,7 +274,7 @@ def kafka(env: StreamExecutionEnvironment) -> None:
 
 
 class Later(AsyncFunction):
-    """Some records end only in the second half: they are in the queue."""
+    """A function whose coroutines end in the second half, for some records: they are in the queue."""
 
     async def async_invoke(self, value: tuple[str, int]) -> list[tuple[str, int]]:
         while value[1] % 5 == 3 and not STAGE.go_on.is_set():  # noqa: ASYNC110 - the event is of threads
@@ -385,7 +385,7 @@ def written_files() -> list[str]:
 
 
 class Writer(CommittingSinkWriter[Any], StatefulSinkWriter[Any]):
-    """Its state is how many records it has had; each committable is a batch of records."""
+    """Keeps the number of records as its state; each committable is a batch of records."""
 
     def __init__(self, label: str, number: int) -> None:
         self.label, self.number = label, number

@@ -51,7 +51,9 @@ def test_a_stored_savepoint_shows_what_it_showed(name: str, backend: str, folder
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "backend"), STORED_NAMES)
 def test_a_job_goes_on_from_a_stored_savepoint(name: str, backend: str, folder: Path) -> None:
-    """Its results, and those in front of the savepoint, are those of a run that was never interrupted."""
+    """The results of the restored job, with those in front of the savepoint, are those of a run that was never
+    interrupted.
+    """
     needs = JOBS[name].needs
     if needs is not None:
         pytest.importorskip(needs)
@@ -92,7 +94,7 @@ OTHER_WAYS = [  # another state back end, or another parallelism of what is not 
 def test_a_stored_savepoint_goes_on_elsewhere(
     name: str, backend: str, other: str, parallelism: int, folder: Path
 ) -> None:
-    """In the other state back end, and in more subtasks."""
+    """A savepoint is restored in the other state back end, and in more subtasks."""
     if other == "rocksdb":
         pytest.importorskip("rocksdict")
     facts = unpack(path_of(STORED, name, backend), folder)

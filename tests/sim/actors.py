@@ -1,4 +1,4 @@
-"""Everybody who takes steps in a simulated world: loops, wires, producers and consumers.
+"""The actors of a simulated world, which take its steps: loops, wires, producers and consumers.
 
 Side:       any.
 Invariants: an actor's ``step`` is only called while ``is_ready``; it does one thing and returns.  A producer or
@@ -58,7 +58,7 @@ Dial = Callable[[Callable[[], NetworkChannel], str, int], "asyncio.Future[tuple[
 
 
 class _TaskLoop(_ManualLoop):
-    """With what ``ConnectionManager`` needs of asyncio."""
+    """A loop with what ``ConnectionManager`` needs of asyncio."""
 
     def __init__(self, clock: ManualClock, dial: Dial) -> None:
         super().__init__(clock)
@@ -327,7 +327,7 @@ class Producer(Actor):
         return min(size, max(1, num_guaranteed) * segment)
 
     def flush(self) -> None:
-        """Another thread flushes."""
+        """Flush in place of another thread."""
         self.is_dirty = False
         self.partition.flush_all()
         self.world.note("flush", 0)
@@ -535,7 +535,7 @@ class Consumer(Actor):
         return {index for index, stream in enumerate(self.streams) if not stream.has_ended}
 
     def _align(self) -> None:
-        """Once every channel stands at its barrier, or has ended, all go on."""
+        """Let all channels go on once every channel stands at its barrier, or has ended."""
         if self._blocked and not self._to_resume and self._live() == self._blocked.keys():
             assert len(set(self._blocked.values())) == 1, f"{self.name} aligns different checkpoints: {self._blocked}"
             self.num_checkpoints = next(iter(self._blocked.values()))
@@ -557,7 +557,7 @@ class Consumer(Actor):
         self._complete()
 
     def _complete(self) -> None:
-        """I6: what was persisted is exactly what the barriers overtook."""
+        """Check I6: the checkpoint has persisted exactly what the barriers overtook."""
         barrier = self._checkpoint
         if barrier is None or not self._live() <= self._ends.keys():
             return
@@ -600,7 +600,7 @@ class Consumer(Actor):
         self._end("failed")
 
     def cancel(self) -> None:
-        """Somebody else ends the task."""
+        """Cancel the task, in place of another thread."""
         if not self.is_done:
             self._end("cancelled")
 
@@ -615,7 +615,7 @@ def _is_priority(event: Event | None) -> bool:
 
 
 class Recycler(Actor):
-    """Another thread of a consumer, which gives back what the task has in hand."""
+    """A thread of a consumer that gives back what its task has in hand."""
 
     def __init__(self, world: "World", consumer: Consumer) -> None:
         super().__init__(world, f"{consumer.name} recycler")

@@ -86,7 +86,7 @@ class Ledger:
         flow.num_data_written += 1
 
     def check(self, queue: PartitionRequestQueue) -> None:
-        """I2 for every flow that nobody has ended yet."""
+        """Check I2 for every flow that nobody has ended yet."""
         assert self.violation is None, self.violation
         for receiver, flow in self.flows.items():
             channel = self.channels.get(receiver)
@@ -117,7 +117,7 @@ class Ledger:
 
 
 class ClientTap(ChannelHandler):
-    """Between the codec and the client's handler."""
+    """A tap between the codec and the client's handler."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -167,7 +167,7 @@ class ClientTap(ChannelHandler):
 
 
 class ServerTap(ChannelHandler):
-    """Between the codec and the server's handlers."""
+    """A tap between the codec and the server's handlers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -29,7 +29,7 @@ class Stream:
         self.has_ended = False
 
     def copy(self) -> "Stream":
-        """For another reader."""
+        """Return a copy for another reader."""
         stream = Stream(f"{self.name}, again", self.log)
         self.copies.append(stream)
         return stream
@@ -45,7 +45,7 @@ class Stream:
         return self.consumed == len(self.log)
 
     def on_data(self, data: bytes) -> None:
-        """I1 and I8 for a buffer."""
+        """Check I1 and I8 for a buffer."""
         assert not self.has_ended, f"{self.name}: {len(data)} bytes behind the end of the partition"
         start, end = self.consumed, self.consumed + len(data)
         if not self.log.startswith(data, start):
@@ -57,7 +57,7 @@ class Stream:
         assert end <= limit, f"{self.name}: data up to {end} overtook an event at {limit}"
 
     def on_event(self, event: Event) -> int:
-        """I1, I7 and I8 for an event; returns how many bytes were written before it."""
+        """Check I1, I7 and I8 for an event; return how many bytes were written before it."""
         assert not self.has_ended, f"{self.name}: {event} behind the end of the partition"
         is_priority = isinstance(event, CheckpointBarrier) and event.options.is_unaligned
         expected = self.priority_events if is_priority else self.events
@@ -99,7 +99,7 @@ class RangeStream:
         return all(stream.is_complete for stream in self._streams)
 
     def on_data(self, data: bytes) -> None:
-        """I1 and I8 for a buffer of one of them."""
+        """Check I1 and I8 for a buffer of one stream."""
         if not data:  # of a subpartition whose readers have to see empty buffers, too
             return
         stream = self._streams[data[0] % MARKS]
@@ -109,7 +109,7 @@ class RangeStream:
         stream.on_data(data)
 
     def on_event(self, event: Event) -> int:
-        """I1 and I8 for an end, which is told once, behind everything."""
+        """Check I1 and I8 for an end, which is told once, behind everything."""
         return sum(stream.on_event(event) for stream in self._streams)
 
 

@@ -62,7 +62,7 @@ def run_swarm(num_steps: int, first_seed: int = 0) -> SwarmResult:
 
 
 def traces_of(seeds: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """By seed: how many steps it makes, and one number for all of them."""
+    """Return, by seed, the number of steps and one number for all of them."""
     traces = {}
     for seed in seeds:
         world = World(seed)

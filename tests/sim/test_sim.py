@@ -28,8 +28,8 @@ def _silent() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_invariant_holds_after_every_step(part: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """I1-I5, I8, I10, I11 after each of 100,000 steps (a half here), liveness at the end of every world; seeds repeat
-    their steps.
+    """I1-I5, I8, I10 and I11 hold after each of 100,000 steps (a half here), liveness at the end of every world; seeds
+    repeat their steps.
     """
     result = run_swarm(NUM_STEPS // NUM_PARTS, FIRST_SEED + part * 10_000)
 
@@ -44,7 +44,7 @@ def test_every_invariant_holds_after_every_step(part: int, capsys: pytest.Captur
 
 @pytest.mark.slow
 def test_the_steps_do_not_depend_on_the_hashes_of_strings() -> None:
-    """Another process, with other hashes: the order of no set or dictionary may matter."""
+    """The steps are equal in another process, with other hashes: the order of no set or dictionary may matter."""
     program = "from tests.sim.swarm import *\nwith silent_logs(): print(traces_of(range(1, 16)))"
     hashes = set()
     for hash_seed in ("1", "2"):

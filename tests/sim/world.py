@@ -195,7 +195,7 @@ class Link(Actor):
         self.server_end.break_off(rng)
 
     def check(self) -> None:
-        """I2, I3, I8 and I11 of this connection."""
+        """Check I2, I3, I8 and I11 of this connection."""
         self.ledger.check(self.queue)
         config, pending = self.world.config, self.server.pending_bytes
         high = config.high_watermark_bytes
@@ -215,7 +215,7 @@ def _with_tap(make: Callable[..., tuple[ChannelHandler, ...]]) -> Callable[..., 
 
 
 class World:
-    """Everything that one seed makes."""
+    """The parts that one seed makes, and their steps."""
 
     def __init__(self, seed: int, *, is_traced: bool = False) -> None:
         self.seed = seed
@@ -396,7 +396,7 @@ class World:
     # ---------------------------------------------------------------- steps
 
     def run(self) -> int:
-        """Until nobody has anything to do; returns the number of steps.
+        """Run until nobody has anything to do; return the number of steps.
 
         Raises:
             SimulationError: an invariant broke, somebody sleeps for ever, or something is left behind.
@@ -473,7 +473,7 @@ class World:
         return True
 
     def _close_connections(self) -> bool:
-        """Everybody is done: both ends hang up; whether there was anything to close."""
+        """Hang up both ends when all are done; return whether there was anything to close."""
         is_open = False
         for link in self.links:
             for channel, loop in ((link.client, link.client_node.loop), (link.server, link.server_node.loop)):
@@ -518,8 +518,8 @@ class World:
             self.trace.append(f"{self.step_number:6} {text}")
 
     def checkpoint_limit(self) -> int:
-        """Up to which checkpoint producers may send barriers: one unaligned checkpoint at a time, if its snapshot is
-        looked at.
+        """The last checkpoint for which producers may send barriers: one unaligned checkpoint at a time, if its
+        snapshot is looked at.
         """
         mix = self.mix
         if mix.checkpoints == "none":

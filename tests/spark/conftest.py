@@ -144,7 +144,7 @@ class GateCluster(MiniCluster):
         return results
 
     def options(self, gate: str = "clicks") -> dict[str, str]:
-        """For ``format("flowlet")``."""
+        """The options for ``format("flowlet")``."""
         return {"gate": gate, "jobmanager": self.address, "secretFile": str(self.secret_file)}
 
 

@@ -64,7 +64,7 @@ def test_a_gate_of_an_arrow_schema_takes_dataframes_and_rows(spark: Any, cluster
 
 @ON_LOCAL
 def test_a_column_of_the_dataframe_is_the_event_time(spark: Any, cluster: GateCluster) -> None:
-    """Whatever the session's zone, and whether rows or batches travel."""
+    """Event time is read from the column, whatever the session's zone, and whether rows or batches travel."""
     df = spark.createDataFrame([(1, AT)], "id bigint, at timestamp").coalesce(1)
     declared = type_info_of(df.schema)
     stream = cluster.environment().from_remote_gate("clicks", type_info=declared, event_time="at")
@@ -154,7 +154,7 @@ def test_the_epoch_of_a_stream_with_enough_partitions_ends_the_gate(
 
 @ON_LOCAL
 def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
-    """With the gate and the cause, although the process that aborts the epoch cannot find the gate either."""
+    """The error has the gate and the cause, although the process that aborts the epoch cannot find the gate either."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("line\n")
     lines = spark.readStream.format("text").load(str(tmp_path / "in"))
@@ -194,7 +194,7 @@ def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateClust
 def test_what_cannot_work_fails_before_a_task_runs(
     spark: Any, cluster: GateCluster, options: dict[str, str], message: str
 ) -> None:
-    """With the reason, and soon: most of the time is Spark's own."""
+    """A hopeless write fails with its reason, and soon: most of the time is Spark's own."""
     declared = Types.ROW_NAMED(["id"], [Types.STRING()])
 
     with cluster.collect(declared, producers=None), Stopwatch() as watch, pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's

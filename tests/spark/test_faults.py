@@ -54,8 +54,8 @@ def ending(end: Callable[[], None], rows: Iterable[int]) -> Iterator[int]:
 def test_a_partition_that_ended_in_the_middle_is_pushed_again(
     spark: Any, cluster: GateCluster, end: Callable[[], None]
 ) -> None:
-    """At least once: every row is there, twice at most what the first attempt had pushed; and the gate knows when it
-    has all.
+    """A partition's second attempt is at least once: every row is there, twice at most what the first attempt had
+    pushed; and the gate knows when it has all.
     """
     with cluster.collect(Types.LONG(), producers=2) as results:
         sink = into(cluster, chunk_rows=500)
@@ -70,8 +70,8 @@ def test_a_partition_that_ended_in_the_middle_is_pushed_again(
 
 
 def cancel_when_it_reads(results: CloseableIterator) -> None:
-    """In a thread: Spark finds Python data sources only in threads in which the session is the active one, so the main
-    one pushes.
+    """Push in the main thread, and cancel in another: Spark finds Python data sources only in threads in which the
+    session is the active one.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not any(
@@ -96,9 +96,8 @@ def many_batches(spark: Any, cluster: GateCluster) -> None:
 def test_a_job_that_is_cancelled_fails_the_spark_tasks_with_the_name_of_the_gate(
     spark: Any, cluster: GateCluster, rows_or_batches: str
 ) -> None:
-    """While they push.
-
-    Of batches there is an end: Spark hears of a Python worker's error when it has given it all of its input.
+    """A cancelled job fails Spark tasks while they push.  Batches end: Spark hears of a Python worker's error when it
+    has given it all of its input.
     """
     stream = cluster.environment().from_remote_gate("clicks", type_info=Types.LONG())
     results = stream.filter(lambda _: False).execute_and_collect()
@@ -125,7 +124,9 @@ def stopping(rows: Iterable[int], pid: int) -> Iterator[int]:
 @ON_LOCAL
 @pytest.mark.parametrize("num_rows", [BEFORE + 1, None], ids=["at the end", "without credit"])
 def test_the_task_of_a_task_manager_that_stands_still_is_told(spark: Any, tmp_path: Path, num_rows: int | None) -> None:
-    """Within 30 s, whether it waits for the end of its partition or for credit."""
+    """A task of a TaskManager that stands still is told within 30 s, whether it waits for the end of its partition or
+    for credit.
+    """
     with cluster_with_gate() as (cluster, _):
         (pid,) = cluster.pids()
         sink = GateSink(

@@ -231,8 +231,8 @@ def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: A
 def test_a_column_that_does_not_fit_is_named(
     spark: Any, cluster: GateCluster, columns: str, of_columns: str, of_rows: str
 ) -> None:
-    """In the driver where the schema is given, before a task runs where Spark knows it, else by the first value in a
-    worker.
+    """A misfit column is named in the driver where the schema is given, before a task runs where Spark knows it, else
+    by the first value in a worker.
     """
     declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
     df = spark.createDataFrame([(1, 0.5)], columns)
@@ -280,7 +280,9 @@ def by_writer(cluster: GateCluster) -> Any:
 def test_the_first_wrong_record_is_named(
     spark: Any, cluster: GateCluster, push: Callable[[GateCluster], Any], message: str
 ) -> None:
-    """By its position, and where a sink writes, by column and value, too; and its partition does not count."""
+    """The first wrong record is named by its position, and where a sink writes, by column and value, too; and its
+    partition does not count.
+    """
     records: list[Any] = [(number, "text") for number in range(100)]
     wrong = [*records[:42], (42, 42), *records[43:], (100, 100)]
 
@@ -293,7 +295,7 @@ def test_the_first_wrong_record_is_named(
 
 @BOTH
 def test_fields_of_structs_are_found_by_name(spark: Any, cluster: GateCluster) -> None:
-    """With rows and with batches; the values of a and b were swapped."""
+    """Fields are found by name, with rows and with batches: the values of a and b, which were swapped, are right."""
     declared = Types.ROW_NAMED(["pair"], [Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])])
     df = spark.sql("select named_struct('b', 2L, 'a', 1L) as pair").coalesce(1)
 
@@ -323,7 +325,7 @@ def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
 
 @BOTH
 def test_foreach_of_a_stream_is_refused_by_name(spark: Any, cluster: GateCluster, tmp_path: Path) -> None:
-    """Its query ends with the reason, and nothing came out of the gate."""
+    """The query of a ``foreach`` ends with the reason, and nothing came out of the gate."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("a line\n")
     lines = spark.readStream.format("text").load(str(tmp_path / "in"))

@@ -47,7 +47,7 @@ class Door:
 
 
 def pushing(sink: GateSink, folder: Path) -> Any:
-    """In a worker: says who it is, and where its warnings go."""
+    """Push from a worker, and say who it is, and where its warnings go."""
 
     def push(rows: Iterable[Any]) -> None:
         import structlog

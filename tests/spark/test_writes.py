@@ -49,7 +49,7 @@ BOTH_WAYS = pytest.mark.parametrize("write", [write_batches, write_rows], ids=["
 
 
 def numbers(spark: Any, *, is_broken: bool = False) -> Any:
-    """In two partitions; the last row of a broken one cannot be computed."""
+    """Return numbers in two partitions; the last row of a broken one cannot be computed."""
     last = "cast(raise_error('broken') as bigint)" if is_broken else "id"
     return spark.range(0, NUM_ROWS, 1, 2).selectExpr(f"if(id = {NUM_ROWS - 1}, {last}, id) AS id")
 
@@ -167,7 +167,9 @@ def test_the_cause_of_a_failed_job_is_in_the_error_of_the_write(spark: Any, clus
 
 @ON_BOTH
 def test_a_sink_takes_a_new_token_into_the_workers_when_its_own_is_old(spark: Any, cluster: GateCluster) -> None:
-    """Whenever Spark pickles it; neither the file of the secret nor the way to it goes along."""
+    """A sink takes a new token with it whenever Spark pickles it; neither the file of the secret nor the way to it goes
+    along.
+    """
     with cluster.collect(Types.LONG(), producers=2) as results:
         sink = into(cluster)
         young = pickle.loads(pickle.dumps(sink))

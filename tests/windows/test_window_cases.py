@@ -51,5 +51,4 @@ def test_windows_of_a_seed_that_once_differed_without_a_lag(seed: int) -> None:
 
 
 def test_a_seed_always_gives_the_same_case() -> None:
-    """Otherwise nobody could see a failure again."""
     assert [str(random_case(seed)) for seed in range(50)] == [str(random_case(seed)) for seed in range(50)]

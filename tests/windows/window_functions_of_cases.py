@@ -179,7 +179,7 @@ def joined(one: Any, other: Any) -> Any:
 
 
 class Ids(AggregateFunction):
-    """Its accumulator is changed in place."""
+    """A function whose accumulator is changed in place."""
 
     def create_accumulator(self) -> list[int]:
         return []

@@ -14,7 +14,7 @@ NUM_SEGMENTS = 8
 
 @pytest.fixture
 def network() -> Iterator[NetworkBufferPool]:
-    """In the end all of its segments are back."""
+    """Yield a network, all of whose segments are back in the end."""
     network = NetworkBufferPool(NUM_SEGMENTS, 32)
     yield network
     network.check_invariants()
@@ -23,7 +23,7 @@ def network() -> Iterator[NetworkBufferPool]:
 
 
 def take(pool: LocalBufferPool, number: int) -> list[MemorySegment]:
-    """So many segments, which are there."""
+    """Take so many segments, which are there."""
     segments = [pool.request_segment_nowait() for _ in range(number)]
     found = [segment for segment in segments if segment is not None]
     assert len(found) == number
@@ -93,7 +93,9 @@ def test_a_segment_that_comes_home_late_passes_a_destroyed_pool(network: Network
 
 
 def test_a_run_that_ends_a_maximum_makes_the_pool_available(network: NetworkBufferPool) -> None:
-    """From above the maximum to below it in one step; whoever waits is told once it is below, not at it."""
+    """The pool goes from above the maximum to below it in one step; its listener is told once it is below, not at
+    it.
+    """
     pool = network.create_buffer_pool(
         owner="pool", num_required=2, max_buffers=NUM_SEGMENTS, num_subpartitions=2, max_buffers_per_channel=3
     )

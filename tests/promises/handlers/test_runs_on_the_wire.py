@@ -23,7 +23,7 @@ def server() -> Iterator[ServerSide]:
 
 
 def test_a_receiver_that_is_alone_gets_as_much_as_it_has_credit_for(server: ServerSide) -> None:
-    """Though there is room for more; the rest follows with the next credit."""
+    """A receiver gets as much as its credit even if there is room for more; the rest follows with the next credit."""
     partition = server.partition()
     server.receive(request(credit=3))
     fill(partition, 5)
@@ -49,8 +49,8 @@ def test_readers_that_are_ready_together_take_turns(server: ServerSide) -> None:
 
 
 def test_a_priority_event_waits_for_no_run(server: ServerSide) -> None:
-    """One that comes between two passes is before what is left; data that was copied for its checkpoint comes one by
-    one.
+    """A priority event that comes between two passes is before what is left; data that was copied for its checkpoint
+    comes one by one.
     """
     partition = server.partition()
     server.receive(request(credit=2))
@@ -91,7 +91,7 @@ def client() -> Iterator[Client]:
 
 
 def test_a_run_reaches_its_channel(client: Client) -> None:
-    """In order, and one task is woken once."""
+    """A run reaches its channel in order, and wakes one task once."""
     gate = client.open_gate(num_exclusive=4)
 
     client.connection.write_inbound(run_of(1, 3))
@@ -100,7 +100,7 @@ def test_a_run_reaches_its_channel(client: Client) -> None:
 
 
 def test_a_run_for_nobody_is_cancelled_once(client: Client) -> None:
-    """Its payloads are skipped, the next message is understood."""
+    """The payloads of a run for nobody are skipped, and the next message is understood."""
     gate = client.open_gate(num_exclusive=4)
     client.sent()
 

@@ -26,7 +26,7 @@ class Approximate:
         self.contents = [b""]  # by reader
 
     def mark_start(self) -> None:
-        """There is no free segment: the reader reads before the producer parks."""
+        """Read before the producer parks, as there is no free segment."""
         with no_moment():
             self.read()
 

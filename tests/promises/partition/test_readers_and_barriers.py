@@ -90,7 +90,7 @@ class Checkpointed:
         self.partition.broadcast_event(CheckpointBarrier(checkpoint_id, 0, TIMEOUTABLE))
 
     def in_flight(self) -> list[tuple[int, str, list[int]]]:
-        """By checkpoint: how it ended, and the sizes of what it has kept since the last look."""
+        """Return, by checkpoint, how it ended, and the sizes of what it has kept since the last look."""
         return [
             (
                 checkpoint_id,
@@ -197,7 +197,7 @@ def test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_
 
 
 def _read_in_runs(view: ResultSubpartitionView) -> bytes:
-    """Everything that can be polled, whole segments as runs; all is recycled."""
+    """Read everything that can be polled, whole segments as runs; recycle all."""
     content = bytearray()
     poll_run = view.run_poller()
     while True:

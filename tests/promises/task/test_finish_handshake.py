@@ -36,7 +36,9 @@ def test_the_end_goes_step_by_step(network: LocalNetwork, tasks: Tasks) -> None:
 
 
 def test_every_partition_has_to_be_acknowledged(network: LocalNetwork, tasks: Tasks) -> None:
-    """In any order: no end of partition before the slowest consumer has processed all data."""
+    """The partition does not end before its slowest consumer has processed all data, in any order of
+    acknowledgements.
+    """
     for order in itertools.permutations(range(3)):
         partitions = [network.partition() for _ in order]
         readers = [network.reader(partition) for partition in partitions]
@@ -57,7 +59,7 @@ def test_every_partition_has_to_be_acknowledged(network: LocalNetwork, tasks: Ta
 
 
 def test_a_consumer_waits_for_the_end_of_its_partitions(network: LocalNetwork, tasks: Tasks) -> None:
-    """Its own end of data goes out before, its own end of partition after."""
+    """A consumer's own end of data goes out before the end of its partitions, its own end of partition after."""
     upstream, downstream = network.partition(), network.partition()
     reader = network.reader(downstream)
     task = tasks.task("middle", Recorder(), gates=[network.gate(upstream)], outputs=[edge(downstream)])

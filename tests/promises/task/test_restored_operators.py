@@ -39,7 +39,9 @@ class Counting(KeyedProcessFunction):
 
 
 def test_keyed_state_and_timers_are_those_at_the_barrier(network: LocalNetwork, tasks: Tasks) -> None:
-    """Not those when the asynchronous part runs; another task goes on with them, and each timer fires once."""
+    """State and timers are those at the barrier, not those when the asynchronous part runs; another task goes on with
+    them, and each timer fires once.
+    """
     before, after = Rig(network), Rig(network)
     first, second = network.partition(), network.partition()
     task = tasks.restored(before.task(operator_of(Counting(), lambda value: value), producers=[first]))
@@ -121,7 +123,7 @@ def test_state_is_a_value_or_made_later_and_comes_back(network: LocalNetwork, ta
 
 
 def test_state_of_another_version_is_refused(network: LocalNetwork, tasks: Tasks) -> None:
-    """By name and with both versions; an operator that kept nothing has no version."""
+    """The error gives the name and both versions; an operator that kept nothing has no version."""
     older = snapshot_of(Rig(network), tasks, Keeps(HEAD, [3]))
     newer = snapshot_of(Rig(network), tasks, Newer(HEAD, [4]))
     nothing = snapshot_of(Rig(network), tasks, Keeps(HEAD, None))

@@ -66,7 +66,9 @@ def test_a_frame_is_sent_whole_while_the_loop_stands_still(loop_name: str) -> No
 
 
 def test_a_thread_overtakes_nothing_that_the_loop_has_written(loop_name: str) -> None:
-    """Neither a frame that was not flushed, nor the rest of one that the kernel has taken a part of."""
+    """A frame from a thread overtakes neither a frame that was not flushed, nor the rest of one that the kernel has
+    taken in part.
+    """
 
     async def main() -> None:
         async with raw_peer() as (channel, _, peer):
@@ -158,7 +160,7 @@ def test_a_broken_connection_is_found_by_the_loop(loop_name: str) -> None:
 
 
 def test_nothing_is_sent_past_a_channel_that_was_closed(loop_name: str) -> None:
-    """Neither while it closes nor afterwards."""
+    """A channel takes no frame past the loop while it closes, nor afterwards."""
 
     async def main() -> None:
         async with raw_peer() as (channel, _, peer):
