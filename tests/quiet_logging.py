@@ -30,6 +30,8 @@ def unconfigured_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def unconfigured_logging_of_module() -> Iterator[None]:
-    """Every module of tests begins so: a cluster in the process sets logging up when it starts."""
+    """Leave logging unconfigured at the beginning of every module of tests: a cluster in the process sets it up when it
+    starts.
+    """
     with _unconfigured():
         yield

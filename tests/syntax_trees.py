@@ -28,7 +28,7 @@ def tree_of(text: str) -> ast.Module:
 
 
 def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """Each node that can hold a statement, ``tree`` included: most nodes are expressions, which cannot."""
+    """Yield each node that can hold a statement, ``tree`` included: most nodes are expressions, which cannot."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

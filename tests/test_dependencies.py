@@ -7,7 +7,7 @@ PURE = '"""Text.\n\nSide: pure.\n"""\n'
 
 
 def drawn(**imports: str) -> list[str]:
-    """Each keyword is a package with one module, which imports what is listed."""
+    """Return the diagram of packages; each keyword is a package with one module, which imports the listed ones."""
     sources = {
         f"flowlet.{name}.{name}_module": PURE
         + "".join(f"import flowlet.{target}.{target}_module\n" for target in targets.split())

@@ -48,8 +48,8 @@ def entry_of(row: list[str]) -> str:
 
 
 def files_named_in(text: str) -> set[str]:
-    """Every Python file that ``text`` names, with as many of its folders as stand there; alternatives in braces are
-    spelled out.
+    """Return every Python file that ``text`` names, with as many of its folders as stand there; alternatives in braces
+    are spelled out.
     """
     spelled = re.sub(
         r"([\w/]*)\{([\w,]+)\}\.py",

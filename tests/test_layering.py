@@ -102,8 +102,8 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _imports(node: ast.AST, *, at_import_time: bool = True, of_package: bool = False) -> Iterator[Import]:
-    """Every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not, but for
-    those of a package.
+    """Yield every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not, but
+    for those of a package.
 
     A package names for type checkers what it imports when somebody asks for it (``netstack.late.late_names``).
     """

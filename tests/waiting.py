@@ -102,7 +102,7 @@ class Stopwatch:
 
 
 def _waited_for_processor_s(pid: int) -> float:
-    """All threads of a process together."""
+    """Return the seconds for which all threads of a process together waited for a processor."""
     total_ns = 0
     with contextlib.suppress(FileNotFoundError):  # the process ended while they were listed
         for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):

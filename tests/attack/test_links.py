@@ -48,7 +48,7 @@ def links_arena(folder: Path) -> Arena:
 
 @contextmanager
 def through_proxies(arena: Arena, where: Where) -> Iterator[list[TcpProxy]]:
-    """New connections to the data ports of all TaskManagers, or to the JobManager, go through a proxy each."""
+    """Let new connections to the data ports of all TaskManagers, or to the JobManager, go through a proxy each."""
     ports = [arena.control_port] if where == "control" else [each.data_port for each in arena.task_managers]
     routes = arena.folder / "routes"
     with ExitStack() as stack:

@@ -56,7 +56,7 @@ class Watch:
         return [(name, taken) for name, taken in found if taken is not None]
 
     def write(self, path: Path) -> None:
-        """All samples, for people and for those who doubt a verdict."""
+        """Write all samples, for readers who want the details or doubt a verdict."""
         path.write_bytes(
             msgspec.json.encode({f"{name} ({pid})": samples for (name, pid), samples in self._samples.items()})
         )

@@ -30,7 +30,7 @@ def cut(data: bytes, seed: int) -> list[bytes]:
 
 
 def frames_in(parts: list[Part]) -> list[tuple[bytes, bool]]:
-    """Whole frames, and whether they are work."""
+    """Return whole frames, and whether they are work."""
     frames: list[tuple[bytes, bool]] = []
     for part in parts:
         if part.start == 0:

@@ -109,7 +109,7 @@ class Builder:
         self._streams: dict[int, DataStream] = {}
 
     def build(self, program: Program) -> DataStream:
-        """All steps; returns the collected stream."""
+        """Build all steps; return the collected stream."""
         for step in program.steps:
             stream = self._stream(step)
             if step.chaining is not Chaining.ALWAYS:

@@ -46,7 +46,7 @@ def as_actual(program: Program, found: Expected) -> Actual:
 
 
 def breadth_first(patch: pytest.MonkeyPatch) -> None:
-    """Each function sees all records of its task before the next function does."""
+    """Let each function see all records of its task before the next function does."""
     emit, emit_watermark, run = _Task.emit, _Task.emit_watermark, _Task.run
 
     def later(task: _Task, step: Step, tag: str | None, value: Any, timestamp: int | None) -> None:
@@ -76,7 +76,7 @@ def _waiting(task: _Task) -> deque[tuple[Step, str | None, Any, int | None]]:
 
 
 def generators_run_to_their_end_first(patch: pytest.MonkeyPatch) -> None:
-    """All results of one call are made before the first one goes on."""
+    """Make all results of one call before the first one goes on."""
     each = _Operator.each
     patch.setattr(_Operator, "each", lambda self, record, results: iter(list(each(self, record, results))))
 

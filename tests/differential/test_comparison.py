@@ -30,7 +30,7 @@ def test_a_fault_is_noticed(fault: Fault) -> None:
 
 @pytest.mark.slow
 def test_a_program_that_differs_is_made_small() -> None:
-    """Two records and two functions show that functions do not run in turns."""
+    """A program is shrunk to two records and two functions, which show that functions do not run in turns."""
     program = next(each for each in map(random_program, range(NUM_PROGRAMS)) if _differs(each) and len(each.steps) > 6)
 
     smallest, problem = shrunk(program, lambda each: run_with(breadth_first, each))

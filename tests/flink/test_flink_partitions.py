@@ -131,7 +131,7 @@ class Tap:
                 yield number, num_parts, bool(is_compressed), size
 
     def raw_frames(self) -> Iterator[bytes]:
-        """Every frame of the server's, whole."""
+        """Yield every frame of the server, whole."""
         position = 0
         while position < len(self.from_server):
             (length,) = struct.unpack_from(">I", self.from_server, position)

@@ -167,7 +167,7 @@ SINGLE: Final[dict[str, Any]] = {
 
 @cache
 def keys() -> dict[str, Any]:
-    """All keys, by their names in the list."""
+    """Return all keys, by their names in the list."""
     drawn = {
         f"{kind} {number:02}": make(Draw(f"{kind} {number}"))
         for kind, make in KINDS.items()

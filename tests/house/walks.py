@@ -136,7 +136,7 @@ def stays_of(calls: Iterable[Call]) -> list[Stay]:
 
 
 def first_visits(stays: Sequence[Stay]) -> list[Stay]:
-    """Each room of each thread once, where it is entered first, with all functions that are called there."""
+    """Return each room of each thread once, where it is entered first, with all functions that are called there."""
     by_room: dict[tuple[str, str], Stay] = {}
     for stay in stays:
         first = by_room.setdefault((stay.thread, stay.room), Stay(stay.thread, stay.room, stay.entry))

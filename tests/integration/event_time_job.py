@@ -24,7 +24,7 @@ class Stamp(TimestampAssigner):
 
 
 class ShuffledReader:
-    """Every second number, out of order within bounds."""
+    """Reads every second number, out of order within bounds."""
 
     def __init__(self, first: int, step: int) -> None:
         ordered = list(range(first, NUM_RECORDS, step))

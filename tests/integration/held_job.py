@@ -31,7 +31,7 @@ CHECKPOINT_MS = 200
 
 
 class HeldReader:
-    """Half of the numbers, nothing until the file exists, then the rest."""
+    """Reads half of the numbers, then none until the file exists, then the rest."""
 
     def __init__(self, go: Path) -> None:
         self._go = go
@@ -179,6 +179,6 @@ class HeldJob:
 
 
 def expected() -> "Counter[tuple[int, int]]":
-    """Each count of each key once."""
+    """Return each count of each key once."""
     sizes = Counter(number % NUM_KEYS for number in range(NUM_RECORDS))
     return Counter((key, count) for key, size in sizes.items() for count in range(1, size + 1))

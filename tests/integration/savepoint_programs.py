@@ -214,7 +214,7 @@ def process_is_right() -> bool:
 
 
 def counts_are_right() -> bool:
-    """Each record of a key has the next number: nothing is lost, nothing counts twice."""
+    """Return whether each record of a key has the next number: none is lost, none counts twice."""
     return Counter((key, number) for key, number, *_ in results) == RUNNING_COUNTS
 
 
@@ -426,7 +426,7 @@ PROGRAMS: dict[str, tuple[Build, Callable[[], bool]]] = {
 
 
 def write_files(folder: Path) -> None:
-    """Twelve of them, with all numbers."""
+    """Write twelve files, with all numbers."""
     for index in range(12):
         text = "".join(f"{each}\n" for each in range(index, NUM_RECORDS, 12))
         (folder / f"{index}.txt").write_text(text, encoding="ascii")

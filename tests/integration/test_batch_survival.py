@@ -52,7 +52,7 @@ class Totals(KeyedProcessFunction):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two TaskManagers for the job and a spare one."""
+    """Yield a cluster with two TaskManagers for the job and a spare one."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, num_task_managers=3) as running:

@@ -20,7 +20,7 @@ def program(cluster: Cluster, name: str) -> Process:
 
 
 def test_records_out_of_order_are_counted_in_their_windows(cluster: Cluster) -> None:
-    """Every window once and complete, though watermarks of two sources reach two subtasks while they read."""
+    """Every window comes once and complete, though watermarks of two sources reach two subtasks while they read."""
     found = program(cluster, "windows")
 
     assert found.wait_for_line(r"^windows (\d+) (\d+)$").groups() == (str(NUM_RECORDS // WINDOW_MS * NUM_KEYS), "0")

@@ -61,7 +61,7 @@ def newest(folder: Path) -> int:
     ids=lambda each: each.name,
 )
 def test_killed_taskmanagers_cost_no_record_and_repeat_none(fmt: Format, tmp_path: Path) -> None:
-    """Two kills: at a complete checkpoint, and at another one of the restarted job."""
+    """Kills at a complete checkpoint, and at another one of the restarted job, lose and repeat no record."""
     checkpoints, output = tmp_path / "checkpoints", tmp_path / "output"
     env = environment(checkpoints)
     numbers = env.from_collection(list(range(NUM_RECORDS)), Types.LONG())

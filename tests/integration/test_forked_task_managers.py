@@ -152,7 +152,9 @@ def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Pa
 
 
 def test_a_kept_server_gets_working_directory_and_standard_error_anew(tmp_path: Path) -> None:
-    """Both of them often change in a program, and need no new server.  A module that was written meanwhile is found."""
+    """Working directory and standard error often change in a program, and need no new server.  A module that was
+    written meanwhile is found.
+    """
     (tmp_path / "there").mkdir()
     text = f"""
 folder = {str(tmp_path / "there")!r}

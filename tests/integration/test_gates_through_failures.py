@@ -162,7 +162,7 @@ def kill_job_manager(cluster: Cluster) -> None:
 def test_a_call_goes_on_when_the_taskmanager_of_its_gate_is_killed_twice(
     build: Callable[[DataStream], DataStream], kept: Cluster, tmp_path: Path
 ) -> None:
-    """Both times in the middle of the partition."""
+    """A call goes on although its gate's TaskManager is killed twice, both times in the middle of the partition."""
 
     def between(num_written: int) -> None:
         if num_written in (NUM_ROWS // 4, NUM_ROWS // 2):

@@ -102,7 +102,7 @@ def finish(job: JobClient) -> None:
 
 
 def test_no_subtask_begins_a_source_before_all_have_read_the_one_before(cluster: MiniCluster, tmp_path: Path) -> None:
-    """Two file sources and a sequence."""
+    """No subtask of two file sources and a sequence begins a source before all have read the one before."""
     sources = (
         files(tmp_path / "first", 0),
         files(tmp_path / "second", PART),

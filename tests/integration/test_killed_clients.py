@@ -22,7 +22,7 @@ KNOWN_S = 30.0
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Every test leaves its two slots free."""
+    """Yield a running cluster; every test leaves its two slots free."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 

@@ -39,7 +39,7 @@ COUNTS = ListStateDescriptor("counts", Types.TUPLE([Types.LONG(), Types.LONG()])
 
 
 class Numbers(SourceFunction, CheckpointedFunction):
-    """Paced numbers; its position is in list state."""
+    """Emits paced numbers; its position is in list state."""
 
     def __init__(self) -> None:
         self.next = 0

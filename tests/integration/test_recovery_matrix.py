@@ -115,7 +115,7 @@ def program(
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Four TaskManagers with a slot each after one was killed."""
+    """Yield a cluster that has four TaskManagers with a slot each after one was killed."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, num_task_managers=5) as running:

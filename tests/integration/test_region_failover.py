@@ -151,7 +151,7 @@ def lines(path: Path) -> list[str]:
 
 
 def job_of_subtasks(env: StreamExecutionEnvironment, folder: Path, *, fails: bool = True) -> None:
-    """Two subtasks that exchange nothing."""
+    """Return a job of two subtasks that exchange no records."""
     source = env.from_source(Numbers(folder / "checkpoints"), WatermarkStrategy.no_watermarks(), "numbers")
     source.map(Record(folder, fails)).sink_to(DiscardingSink())
 

@@ -70,7 +70,7 @@ class CountInState(KeyedProcessFunction):
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Four TaskManagers with a slot each, and a client that knows their secret."""
+    """Yield a cluster of four TaskManagers with a slot each, and a client that knows their secret."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, num_task_managers=4) as running:

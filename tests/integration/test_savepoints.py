@@ -320,7 +320,7 @@ def test_an_operator_that_was_removed_is_refused(cluster: MiniCluster, folder: P
 
 @pytest.mark.slow
 def test_the_reader_shows_what_is_in_a_savepoint(cluster: MiniCluster, folder: Path) -> None:
-    """Each kind of state, as tables with the declared types."""
+    """The reader shows each kind of state, as tables with the declared types."""
     job = started(cluster, folder, "process", 2)
     found = read_state(take(job), secret=cluster.target.secret)
     job.cancel().result()

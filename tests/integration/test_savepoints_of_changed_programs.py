@@ -247,7 +247,7 @@ FIELDS, CHANGED_FIELDS = (
 def test_records_in_flight_in_an_unaligned_checkpoint_become_instances_of_the_changed_program(
     decorator: str, base: str, tmp_path: Path
 ) -> None:
-    """Each once; those that were in flight are not made again.
+    """Each record comes once; records that were in flight are not made again.
 
     Few are pickled, many travel as columns of their fields.
     """

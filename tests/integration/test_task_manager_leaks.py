@@ -64,7 +64,7 @@ class Driver:
         self.num_tasks = 0
 
     def run_round(self) -> None:
-        """Ten tasks: three jobs whose data stays in the process, and one whose results a client reads over TCP."""
+        """Run ten tasks: three jobs whose data stays in the process, and one whose results a client reads over TCP."""
         for _ in range(3):
             self._run(shuffle())
         job_graph, edge_id = mapped(VALUES, lambda value: value * 2)

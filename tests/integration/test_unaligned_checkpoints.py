@@ -134,7 +134,7 @@ def numbers(job: UnalignedJob, num_records: int, filler: str = "") -> DataStream
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two TaskManagers for the job and a spare one."""
+    """Yield a cluster with two TaskManagers for the job and a spare one."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, num_task_managers=3) as running:

@@ -49,7 +49,7 @@ ROWS = [row_of(row) for row in range(NUM_BATCHES * BATCH_ROWS)]
 
 
 class Batches:
-    """All batches from subtask 0, slowly until there is a file; tells by another file where it runs."""
+    """Emits all batches from subtask 0, slowly until there is a file; tells by another file where it runs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ def milliseconds(moment: Any) -> int:
 
 @pytest.mark.usefixtures("secret")
 def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> None:
-    """Several jobs in one, so that one cluster serves them."""
+    """Windows and joins of two TaskManagers are exact; several jobs are one job, so that one cluster serves them."""
     (tmp_path / "hurry").touch()
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     rows = env.from_arrow(Batches(tmp_path), SCHEMA).with_event_time("ts", Duration.of_millis(100))
@@ -166,7 +166,7 @@ def expected_pairs(size_ms: int) -> Counter[Any]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Three TaskManagers with a slot each after one was killed."""
+    """Yield a cluster that has three TaskManagers with a slot each after one was killed."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, num_task_managers=4) as running:

@@ -158,7 +158,9 @@ def test_a_dead_process_that_lives_on_cannot_commit_again(table: Table) -> None:
 
 @pytest.mark.parametrize(("committed", "width"), [(1, 1), (0, 3), (2, 3)])
 def test_another_parallelism_loses_and_repeats_nothing(table: Table, committed: int, width: int) -> None:
-    """Two subtasks, of which ``committed`` have committed; what waits is dealt out."""
+    """Two subtasks, of which ``committed`` have committed, lose and repeat no record: their waiting batches are dealt
+    out.
+    """
     snapshots = []
     for subtask in range(2):
         harness = table.opened(subtask=subtask, parallelism=2)

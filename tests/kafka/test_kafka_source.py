@@ -48,7 +48,7 @@ def results(builder: KafkaSourceBuilder, parallelism: int = 1) -> Iterator[Any]:
 
 
 def test_a_bounded_source_reads_up_to_the_end_that_was_there_at_its_start(mocked: TestCluster) -> None:
-    """All four partitions of two topics, with two subtasks."""
+    """Two subtasks read all four partitions of two topics up to the ends at their start."""
     topics = [mocked.new_topic(), mocked.new_topic()]
     for topic in topics:
         mocked.produce(topic, [f"{topic} {number}" for number in range(900)], partitions=4)

@@ -163,7 +163,7 @@ def _split(parameters: str) -> list[str]:
 
 
 def findings() -> list[Finding]:
-    """All names, judged."""
+    """Return the verdicts on all names."""
     return [judge(name) for name in read_names()]
 
 

@@ -76,7 +76,7 @@ def _explanation(error: ImportError) -> str:
 
 
 def surface(root: str) -> dict[str, str]:
-    """Every public name that a module below ``root`` defines."""
+    """Return every public name that a module below ``root`` defines."""
     found: dict[str, str] = {}
     for module in _modules(root):
         tail = module.__name__.removeprefix(f"{root}.")

@@ -460,7 +460,7 @@ RULE_ITEMS: Final[list[tuple[Any, int] | int]] = [*(((f"rule {number}", number),
 
 
 def broadcast_state(env: StreamExecutionEnvironment) -> None:
-    """All rules are there before the savepoint; the source of records waits for them at its half."""
+    """Broadcast all rules before the savepoint; the source of records waits for them at its half."""
     rules = feed(env, RULE_ITEMS, 5, PAIR, name="rules")
     pairs = feed(env, PAIRS, HALF, PAIR, pause_s=5 * PAUSE_S)
     keep(pairs.key_by(first, Types.STRING()).connect(rules.broadcast(RULES)).process(Judge()).uid("keyed"), "keyed")

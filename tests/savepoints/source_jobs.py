@@ -121,7 +121,7 @@ def arrow_tables(env: StreamExecutionEnvironment) -> None:
 
 
 def write_files() -> None:
-    """Twelve files of lines, of which each third is compressed."""
+    """Write twelve files of lines, of which each third is compressed."""
     for index in range(12):
         text = "".join(f"{each}\n" for each in range(index, 480, 12)).encode()
         path = Path("files", f"{index}.txt.gz" if index % 3 == 0 else f"{index}.txt")
@@ -149,7 +149,7 @@ def cut_files(env: StreamExecutionEnvironment) -> None:
 
 
 class Held4(SplitSource):
-    """Four splits; the second and the last one stay at their middles."""
+    """A source of four splits; the second and the last one stay at their middles."""
 
     def create_splits(self, parallelism: int) -> Mapping[str, Any]:
         return {f"split {number}": range(number * 100, number * 100 + 20) for number in range(4)}

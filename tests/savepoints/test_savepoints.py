@@ -105,7 +105,7 @@ def test_a_stored_savepoint_goes_on_elsewhere(
 
 
 def test_every_stored_archive_is_tested() -> None:
-    """Each belongs to a program, and says who wrote it."""
+    """Each stored archive belongs to a program, and says who wrote it."""
     paths = {path_of(STORED, *each) for each in [*STORED_NAMES, *(("main-program", kind) for kind in MAIN_PROGRAMS)]}
 
     assert set(STORED.iterdir()) == paths

@@ -249,8 +249,8 @@ def in_order(start: int, step: int) -> list[tuple[Any, int] | int]:
 
 
 def joins(env: StreamExecutionEnvironment) -> None:
-    """Both sources are half-way; which pairs have met by then is not looked at, only that none is
-    lost or comes twice.
+    """Join two half-read sources; the test compares only that no pair is lost or comes twice, not which pairs have met
+    by then.
     """
     one = feed(env, in_order(0, 1), 41, TRIPLE)
     other = feed(env, in_order(1, 2), 17, TRIPLE, name="other")

@@ -55,7 +55,7 @@ class WatchedLock:
 
 @contextmanager
 def watched_locks() -> Iterator[None]:
-    """Every lock that is made meanwhile is watched."""
+    """Watch every lock that is made meanwhile."""
     before = threading.Lock
     threading.Lock = WatchedLock  # type: ignore[assignment]
     WatchedLock.held = []

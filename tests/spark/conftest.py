@@ -83,7 +83,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 
 def own_threads() -> set[threading.Thread]:
-    """Py4J gives its threads no names."""
+    """Return threads without those of Py4J, which gives its threads no names."""
     return {thread for thread in live_threads() if not thread.name.startswith("Thread-")}
 
 

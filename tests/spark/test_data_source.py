@@ -43,9 +43,7 @@ def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> 
 
 @ON_LOCAL
 def test_a_gate_of_an_arrow_schema_takes_dataframes_and_rows(spark: Any, cluster: GateCluster) -> None:
-    """Whole batches come out, of exactly the declared schema; a column that is not of it is named
-    before anything runs.
-    """
+    """A gate gives whole batches of exactly its schema; a column that is not of it is named before anything runs."""
     declared = pa.schema([("name", pa.large_string()), ("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     df = spark.createDataFrame([(1, "a", AT), (2, None, None)], "id bigint, name string, at timestamp")
 
@@ -115,7 +113,7 @@ def test_a_gate_that_declares_nothing_gets_rows_with_names(spark: Any, cluster: 
 def test_a_stream_is_pushed_epoch_by_epoch(
     spark: Any, cluster: GateCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with a writer, and so a token, of its own: a query outlives a token's day."""
+    """Each epoch has a writer, and so a token, of its own: a query outlives a token's day."""
     announced: list[str] = []
     monkeypatch.setattr(GateWrites, "announce", lambda _self, job: announced.append(job))
     (tmp_path / "in").mkdir()

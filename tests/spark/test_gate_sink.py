@@ -43,8 +43,8 @@ ROWS = [
 
 @BOTH
 def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
-    """Every column type that travels as a column, the exact values, and points in time in UTC whatever the session's
-    zone.
+    """A gate gives exact values of every column type that travels as a column, and points in time in UTC whatever the
+    session's zone.
     """
     df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
 

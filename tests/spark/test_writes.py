@@ -121,8 +121,8 @@ def narrow_cluster(spark: Any, tmp_path: Path) -> Iterator[GateCluster]:
 
 @ON_BOTH
 def test_a_pool_of_threads_waits_for_the_gate_and_for_room(spark: Any, narrow_cluster: GateCluster) -> None:
-    """Each thread must have the session made known to it; two writes at once have twice the tasks
-    that the gate takes.
+    """A pool of threads waits, although two writes at once have twice the tasks that the gate takes; each thread must
+    have the session made known to it.
     """
 
     def write(gate: str) -> None:

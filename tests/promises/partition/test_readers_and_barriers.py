@@ -36,8 +36,8 @@ def it() -> Iterator[Producing]:
 def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(
     it: Producing, schedule: tuple[str, ...]
 ) -> None:
-    """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes
-    (FLINK-8694).
+    """After the last flush the reader was told of all bytes, in every order of write, flush and a poll by the reader
+    that was told (FLINK-8694).
     """
     told, written, flushed, got = 0, b"", b"", b""
 
