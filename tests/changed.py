@@ -1,7 +1,9 @@
-"""The tests beside what has changed since the branch left ``main``: ``python -m tests.changed [arguments of pytest]``.
+"""The tests beside files that have changed since the branch left ``main``: ``python -m tests.changed [arguments of
+pytest]``.
 
-A module of ``netstack`` or ``flowlet`` is tested by the folder that mirrors its package, but for the slow ones.  Those
-of whoever imports it run in ``make test``.  Where nothing has changed, or what every test needs, every quick test runs.
+A module of ``netstack`` or ``flowlet`` is tested by the folder that mirrors its package, but for the slow ones.  Tests
+of modules that import it run in ``make test``.  Every quick test runs if no file has changed, or one that every test
+needs.
 
 Side:   any.
 """

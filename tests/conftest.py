@@ -224,8 +224,8 @@ def describe_process(pid: int) -> str:
 
 
 def end_kept_server() -> None:
-    """End the process that a program keeps for its next cluster: a test is over as a program is, and then nothing of it
-    may be there.
+    """End the process that a program keeps for its next cluster: a test is over as a program is, and then no process of
+    it may be there.
     """
     module = sys.modules.get("flowlet.client.fork_server_client")
     if module is not None:

@@ -89,7 +89,7 @@ def _label(box: frozenset[str]) -> str:
 
 
 def main(root: Path) -> None:
-    """Print the diagram of a checkout, and what is wrong with it."""
+    """Print the diagram of a checkout, and its errors."""
     sources, packages = sources_of(root)
     checker = Checker(sources, packages)
     edges = package_imports(checker)

@@ -1,9 +1,9 @@
 """Processes that begin with everything imported: the ends of a program cost milliseconds to look at, and a cluster does
 not pay a second of imports for each of its processes.
 
-Each is a fork of one child, which has imported what it was told to, and runs ``python -m MODULE`` from there: its own
-arguments, environment, working directory, standard streams and exit code, however it ends.  It differs from an executed
-one in its parent, in its command line, and in that all forks of a server hash texts alike.
+Each is a fork of one child, which has imported the modules that it was told to, and runs ``python -m MODULE`` from
+there: its own arguments, environment, working directory, standard streams and exit code, however it ends.  It differs
+from an executed one in its parent, in its command line, and in that all forks of a server hash texts alike.
 
 Side:   any.
 """

@@ -41,7 +41,7 @@ print(json.dumps([*sys.version_info[:3], is_usual and sys.version_info.releasele
 
 
 class SetupError(Exception):
-    """A virtual environment could not be made; the text is that of the command that failed."""
+    """A virtual environment could not be made; the text is the output of the command that failed."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

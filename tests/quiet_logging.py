@@ -1,4 +1,4 @@
-"""Logging as a user's program has it when it starts: unconfigured, whatever other tests did before."""
+"""Logging as a user's program has it when it starts: unconfigured, also after other tests."""
 
 import logging
 from collections.abc import Iterator

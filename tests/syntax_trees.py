@@ -23,7 +23,7 @@ def parse(text: str) -> ast.Module:
 
 @cache
 def tree_of(text: str) -> ast.Module:
-    """The tree of a source of the product, kept: nobody may change it."""
+    """Return the tree of a source of the product, which is kept: nobody may change it."""
     return parse(text)
 
 

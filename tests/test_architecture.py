@@ -58,7 +58,6 @@ PATHS = [
 
 
 def test_every_test_that_is_named_exists() -> None:
-    """A table that names tests that are gone says nothing."""
     unknown = [name for name in NAMED_TESTS if not is_known(name)]
 
     assert not unknown, f"docs/maintainers/inventory.md names {unknown}, which are neither tests nor files with tests"
@@ -116,7 +115,7 @@ def test_no_row_is_made_up() -> None:
 
 @pytest.mark.parametrize("package", ["flowlet", "netstack"])
 def test_every_lock_is_listed(package: str) -> None:
-    """Every lock is listed by the class that makes it, or by its module; and nothing is listed that has none."""
+    """Every lock is listed by the class that makes it, or by its module, and every listed name has a lock."""
     text = (ROOT / package / "ARCHITECTURE.md").read_text(encoding="utf-8")
     listed = re.search(r"^## (?:Threads and locks|Locks)\n(.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
     assert listed is not None, f"{package}/ARCHITECTURE.md has no list of locks"

@@ -27,7 +27,7 @@ def cells_of(line: str) -> list[str]:
 
 
 def tables_of(text: str) -> list[tuple[list[str], list[list[str]]]]:
-    """The tables of a document: the cells of the header, and those of each row."""
+    """Return the tables of a document: the cells of the header, and the cells of each row."""
     found: list[tuple[list[str], list[list[str]]]] = []
     lines = text.splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

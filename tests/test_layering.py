@@ -1,4 +1,4 @@
-"""The import rules of the two packages, checked on the syntax tree; nothing is imported.
+"""The import rules of the two packages, checked on the syntax tree, without imports.
 
 The rules of the house, floors, sizes and names, are in ``tests/house``.
 
@@ -525,8 +525,8 @@ def test_relative_imports_are_refused() -> None:
 
 
 def _lost_arguments(tree: ast.Module) -> Iterator[str]:
-    """Functions that take any arguments and make no use of them; those of protocols and overloads have no body to do
-    so.
+    """Yield functions that take any arguments and make no use of them; functions of protocols and overloads have no
+    body to do so.
     """
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or all(map(_says_nothing, node.body)):

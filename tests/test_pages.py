@@ -29,7 +29,9 @@ def test_links_lead_to_files(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", [DOCS, DOCS / "maintainers"], ids=lambda folder: folder.name)
 def test_each_page_stands_in_the_index_of_its_folder(folder: Path) -> None:
-    """``docs/decisions`` is its own index, and ``docs/moved.md`` stands in that of maintainers."""
+    """Each page is linked from its folder's index; ``docs/decisions`` is its own index, and the index of maintainers
+    has ``docs/moved.md``.
+    """
     pages = set(folder.glob("*.md")) - {folder / "README.md", DOCS / "moved.md"}
 
     assert pages <= linked_from(folder / "README.md")

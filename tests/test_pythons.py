@@ -113,16 +113,16 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def working(path: Path, tests: str = "exit 0") -> Path:
-    """An interpreter of a far future whose virtual environments hold a script as well; it notes
-    what it is asked for.
-    """
+    """Make an interpreter of a far future whose virtual environments hold a script as well; it notes its calls."""
     inner = f'echo "$*" >> {path.parent}/asked; case "$*" in *pytest*) {tests};; esac'
     makes = f'mkdir -p "$4/bin"; printf "#!/bin/sh\\n%s\\n" \'{inner}\' > "$4/bin/python"; chmod 755 "$4/bin/python"'
     return script(path, f'case "$*" in *ensurepip*) echo "[3, 99, 0, true]";; *venv*) {makes};; esac')
 
 
 def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The environment has the package, the group ``test``, and what the caller wants of pytest."""
+    """The environment has the package, the group ``test``, and the packages that the caller's arguments of pytest
+    need.
+    """
     working(only / "python3.99")
 
     assert pythons.main(["-q"]) == 0

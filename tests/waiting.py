@@ -1,4 +1,4 @@
-"""How tests wait for what another thread, process or connection does.
+"""How tests wait for another thread, process or connection.
 
 Side:   any.
 Units:  seconds.

@@ -60,7 +60,7 @@ class Usage:
 
 @dataclass
 class TaskManager:
-    """One TaskManager and what it said when it registered."""
+    """A TaskManager and its own data about itself when it registered."""
 
     process: Process
     tm_id: str
@@ -192,7 +192,7 @@ class Arena:
         self._replace_lost()
 
     def logs(self) -> str:
-        """The last warnings and errors of each process, and what is no log line, such as a traceback."""
+        """Return the last warnings and errors of each process, and other output, such as a traceback."""
         texts = []
         for each in self.processes:
             lines = [line for line in each.stderr.splitlines() if '"level": "info"' not in line]

@@ -1,4 +1,4 @@
-"""A job that runs beside an attack: what it counts is known exactly.
+"""A job that runs beside an attack: its counts are known exactly.
 
 A producer in this process pushes words into a remote gate, two tasks count them by key, and the results come back to
 this process.  So all of the cluster takes part: the control port, gates, the connection between the TaskManagers, and

@@ -33,7 +33,9 @@ _held: list[Any] = []
 
 
 def deed(function: Callable[[], Any]) -> Callable[[int], Any]:
-    """A map function that does the deed at one record; what it returns, if anything, takes the record's place."""
+    """Return a map function that does the deed at one record; the result of the deed, if any, takes the record's
+    place.
+    """
 
     def run(number: int) -> Any:
         if number == AT:

@@ -1,4 +1,4 @@
-"""A way between two ends of TCP connections that does what it is told with the bytes.
+"""A way between two ends of TCP connections that treats the bytes as the test says.
 
 Side:   any.  One thread per direction of a connection.
 """

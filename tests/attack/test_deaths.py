@@ -80,7 +80,7 @@ def kill_producers(arena: Arena, num: int) -> None:
 
 
 def stop_producer(arena: Arena) -> None:
-    """A producer that is stopped holds back nobody but itself."""
+    """A producer that is stopped holds up no other producer."""
     with arena.attack("a producer is stopped") as it, victim(arena, *TYPES["pair"][:2]) as job:
         with program(arena, _PRODUCER, str(arena.secret_file), "1") as popen:
             said(popen, "pushing")
@@ -122,7 +122,7 @@ def end_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
 
 
 def kill_client(arena: Arena, signal_number: signal.Signals) -> None:
-    """A client is killed while it reads results: its job may not run for ever, with nobody to read them."""
+    """A client is killed while it reads results: its job does not run for ever with nobody to read them."""
     with arena.attack(f"a client that reads results gets {signal_number.name}") as it:
         with program(arena, _CLIENT) as popen:
             said(popen, "reading")

@@ -1,5 +1,4 @@
-"""Producers with a valid token push what the gate's type does not allow: the attempt is aborted, and nothing else
-happens.
+"""Producers with a valid token push elements that the gate's type does not allow: only their attempts are aborted.
 
 The job of the gate goes on: after each element a good partition is counted exactly.
 """

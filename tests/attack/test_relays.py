@@ -124,7 +124,7 @@ def refusal_in(text: str) -> str:
 
 
 def relay_data(arena: Arena, *, is_at_right_address: bool) -> None:
-    """Pass the handshake of a producer on, then change what it says."""
+    """Pass the handshake of a producer on, then change its messages."""
     good, evil = GOOD.encode(), EVIL.encode()
     assert len(good) == len(evil)
     type_info, ordinary, _ = TYPES["pair"]

@@ -43,7 +43,7 @@ _UPGRADE: Final = (
 
 
 def broken_frame(numbers: random.Random) -> bytes:
-    """A frame with something wrong in it, or a good one that nobody asked for."""
+    """Return a frame with an error in it, or a good one for which nobody asked."""
     known = sorted(ALL_MESSAGE_IDS)
     match numbers.randrange(7):
         case 0:
@@ -68,7 +68,7 @@ def broken_frame(numbers: random.Random) -> bytes:
 
 
 def fuzz_before_handshake(arena: Arena, num: int) -> None:
-    """Frames of all kinds from peers that have proved nothing, some behind a good hello."""
+    """Send frames of all kinds from peers that have proved nothing, some behind a good hello."""
     numbers = random.Random(arena.seed)
     ports = [each.data_port for each in arena.task_managers]
     with arena.attack(f"{num} frames before the handshake") as it:
@@ -109,7 +109,7 @@ class Quiet(ChannelHandler):
 async def insider(
     arena: Arena, port: int, secret: bytes | None = None, gate: GateIdentity | None = None
 ) -> tuple[NetworkChannel, Quiet]:
-    """A connection of one that knows the secret, or a gate's token, and then says what it likes."""
+    """Open a connection of an attacker that knows the secret, or a gate's token."""
     quiet = Quiet()
     config = NetstackConfig(security=SecurityConfig.hmac(secret or arena.secret))
     decoder: Callable[[], Any] = lambda: MessageDecoder(config, accepted_ids=ALL_MESSAGE_IDS)  # noqa: E731
@@ -120,7 +120,7 @@ async def insider(
 
 
 def fuzz_after_handshake(arena: Arena, num: int) -> None:
-    """The same from one that knows the secret: frames that are sealed well, and broken inside."""
+    """Send frames from an attacker that knows the secret: they are sealed well, and broken inside."""
     numbers = random.Random(arena.seed + 1)
     ports = [each.data_port for each in arena.task_managers]
 

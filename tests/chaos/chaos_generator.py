@@ -1,7 +1,7 @@
-"""Records and rules as pure functions of (seed, source, sequence number), and what a job must make of them.
+"""Records and rules as pure functions of (seed, source, sequence number), and the results that a job must make of them.
 
 Side:       pure.
-Invariants: nothing here knows the engine.  The oracle computes from the generator alone what the sink must get.
+Invariants: no code here knows the engine.  The oracle computes the sink's results from the generator alone.
 Units:      event time in milliseconds: that of a record is its sequence number.
 """
 
@@ -65,7 +65,7 @@ class Scale:
 
     @property
     def end_ms(self) -> int:
-        """The event time behind the last record, at which each key says what it has counted."""
+        """The event time behind the last record, at which each key gives its counts."""
         return (self.num_records // WINDOW_MS + 1) * WINDOW_MS
 
 

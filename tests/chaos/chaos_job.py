@@ -1,7 +1,7 @@
 """The job of the chaos runs: a keyed shuffle, a union, timers of both kinds, broadcast state and a second shuffle.
 
 Side:       task.  Runs in TaskManagers.
-Invariants: what it gives does not depend on the order in which records of different inputs meet.
+Invariants: its results do not depend on the order in which records of different inputs meet.
 """
 
 import json
@@ -74,7 +74,7 @@ class Stage:
         (self.folder / f"trap-{name}").touch()
 
     def has_sprung(self, name: str) -> int | None:
-        """The id of the process that fell into it; None: nobody has yet."""
+        """The id of the process that fell into it, or None if no process has yet."""
         found = next(iter(self.folder.glob(f"sprung-{name}-*")), None)
         return None if found is None else int(found.name.rpartition("-")[2])
 
@@ -213,7 +213,7 @@ class RuleTime(TimestampAssigner):
 
 
 class CountAndRules(KeyedBroadcastProcessFunction, CheckpointedFunction, CheckpointListener):
-    """Counts each key in windows and in all; passes records on; says at the end what it has counted, and which rules it
+    """Counts each key in windows and in all; passes records on; gives its counts at the end, and the rules that it
     knows.
     """
 

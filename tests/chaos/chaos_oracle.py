@@ -1,6 +1,6 @@
-"""Compares results with what the generator says they must be.
+"""Compares results with the results that the generator expects.
 
-Side:   pure.
+Side:       pure.
 """
 
 from collections import Counter

@@ -27,7 +27,7 @@ class Harm(Enum):
 
 
 class FaultKind(Enum):
-    """A kind of fault: its name, what it does to the job, and how often it is drawn."""
+    """A kind of fault: its name, its effect on the job, and how often it is drawn."""
 
     KILL_TM = "kill -9 of a TaskManager", Harm.RESTART, 3
     KILL_TM_IN_SNAPSHOT = "a TaskManager dies while a task takes its snapshot", Harm.RESTART, 2

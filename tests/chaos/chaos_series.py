@@ -1,4 +1,4 @@
-"""Runs one after another, several on one cluster, and what they came to together.
+"""Runs one after another, several on one cluster, and their results together.
 
 Side:   any.
 Units:  seconds.

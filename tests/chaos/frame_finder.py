@@ -36,8 +36,8 @@ class FrameFinder(Protocol):
     """Divides a stream."""
 
     def divide(self, data: bytes) -> list[Part]:
-        """The parts of frames in the next bytes; together they are ``data``, less what is kept, plus what was kept
-        before.
+        """The parts of frames in the next bytes; together they are ``data``, less the bytes that are kept, plus the
+        bytes that were kept before.
         """
 
 

@@ -1,5 +1,5 @@
-"""``python -m tests.chaos.soak``: one cluster and one long job, a fault every so often, exact counts at the end, and
-nothing that grows.
+"""``python -m tests.chaos.soak``: one cluster and one long job, a fault every so often, exact counts at the end, and no
+growth.
 
 Side:   any.
 Units:  seconds.
@@ -68,7 +68,7 @@ class Watch:
 
 
 def soak(cluster: ChaosCluster, seed: int, seconds: float, every_s: float) -> list[str]:
-    """Run for so long; what is wrong."""
+    """Run for so long; return the problems."""
     watch = Watch(cluster)
     warm_up = run_plan(cluster, plan_faults(0, []))
     cluster.wait_until_free()

@@ -1,4 +1,4 @@
-"""Samples of what the processes of a cluster hold, and whether it grows.
+"""Samples of the memory, files and threads of a cluster's processes, and whether they grow.
 
 Side:       pure, but for ``sample``.
 Units:      MiB, counts; slopes per hour.
@@ -51,7 +51,9 @@ class Trend:
 
 
 def left_over(name: str, idle: Sample, end: Sample, more_fds: int, more_threads: int) -> list[str]:
-    """Return what a process without tasks holds beyond what an idle process held before the soak, after one job."""
+    """Return the files and threads that a process without tasks holds beyond those of an idle process before the
+    soak.
+    """
     found = []
     for word, limit, before, after in (
         ("fds", more_fds, idle.fds, end.fds),

@@ -1,4 +1,4 @@
-"""Eight short runs with faults of 21 kinds on real processes: nothing is lost, repeated or out of order.
+"""Eight short runs with faults of 21 kinds on real processes: no record is lost, repeated or out of order.
 
 ``make chaos`` does many more.
 

@@ -21,7 +21,7 @@ FRAME = b"\x82\x05hello"
 
 @contextmanager
 def echo_server() -> Iterator[int]:
-    """Sends back what it gets; its port."""
+    """Send received bytes back; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

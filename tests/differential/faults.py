@@ -1,8 +1,8 @@
 """Faults that an engine could have, put into the interpreter: does the comparison notice each of them?
 
 Side:       pure.
-Rules:      a fault replaces methods of the interpreter while a program runs; what that run does is compared with what
-            an interpreter without the fault does, as if it were a job's.
+Rules:      a fault replaces methods of the interpreter while a program runs; the doings of that run are compared with
+            those of an interpreter without the fault, as if they were a job's.
 """
 
 import pickle
@@ -136,7 +136,7 @@ class _Kept(list[Any]):
 
 
 def records_are_serialized_late(patch: pytest.MonkeyPatch) -> None:
-    """Serialize records at edges when their task has nothing more to do."""
+    """Serialize records at edges only when their task has no more work."""
     kept = _Kept()
     _with_pickle(patch, kept.add, lambda number: _copied(kept.find(number)))
 
@@ -234,7 +234,7 @@ def errors_show_the_record_before_the_call(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_before_a_failure_are_lost(patch: pytest.MonkeyPatch) -> None:
-    """The functions behind a generator that fails have not seen what it had yielded."""
+    """Lose results that a generator had yielded before it failed: the functions behind it have not seen them."""
     each = _Operator.each
 
     def all_or_nothing(operator: Any, record: Any, results: Any) -> Iterator[Any]:

@@ -27,7 +27,7 @@ from tests.differential.programs import Call, Kind, Program, Step
 
 
 class Failed(Exception):
-    """A user's function raised; ``record`` is the preview of what it was called with, as it was afterwards."""
+    """A user's function raised; ``record`` is the preview of its argument, as it was afterwards."""
 
     def __init__(self, step: int, record: str | None, error: str) -> None:
         super().__init__(step, record, error)
@@ -87,7 +87,9 @@ class Expected:
         return next((head for head, task in self.tasks.items() if task.failure is not None), None)
 
     def least_logged(self) -> dict[int, int]:
-        """How much each task has logged at least when the failed one fails: what it read was emitted."""
+        """Return how much each task has logged at least when the failed one fails: the records that this one read were
+        emitted.
+        """
         least = dict.fromkeys(self.tasks, 0)
         failed = self.failed_task
         if failed is not None:

@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Read:
-    """An output of a step: the main one, or that of a tag."""
+    """An output of a step: the main one, or the output of a tag."""
 
     step: int
     tag: str | None = None

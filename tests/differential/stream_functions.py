@@ -84,7 +84,9 @@ class EmitBySide(_Process):
 
 
 class EmitListBySide(_Process):
-    """The same in a list: all of it is made before the first one goes on."""
+    """Returns one object for the main output and the side outputs in a list, which is made before its first result goes
+    on.
+    """
 
     def results(self, value: Any) -> Any:
         return [value, (TAGS["left"], value), (TAGS["right"], self.calls), (value, self.calls)]

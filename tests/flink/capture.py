@@ -15,7 +15,7 @@ SEGMENT_BYTES = 512
 
 
 def main() -> None:
-    """Print each frame in hex, and the long location of the savepoint as what it is."""
+    """Print each frame in hex, and the long location of the savepoint in words."""
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), NUM_RECORDS, SEGMENT_BYTES) as flink:
         for name in ("SORTED", "PIPELINED"):
             print(name)

@@ -89,7 +89,7 @@ def serving(folder: Path, num_records: int, segment_bytes: int) -> Iterator[dict
 
 
 class Tap:
-    """Passes one connection on, and keeps what the server sends."""
+    """Passes one connection on, and keeps the bytes that the server sends."""
 
     def __init__(self, port: int) -> None:
         self._to = ("127.0.0.1", port)

@@ -68,7 +68,7 @@ class FrozenList:
         return items_of(line for line in lines if line and not line.startswith("#"))
 
     def difference(self, found: Mapping[str, str] | None = None) -> Difference:
-        """How today's items differ from those that are stored."""
+        """Return how today's items differ from the stored ones."""
         stored = self.read()
         today = items_of(self.gather()) if found is None else found
         return Difference(

@@ -1,4 +1,4 @@
-"""A client of the REST interface with nothing of the product: it signs as clients of the last version do, so the
+"""A client of the REST interface without code of the product: it signs as clients of the last version do, so the
 signature stays, too.
 
 Side:   any.

@@ -15,7 +15,7 @@ from tests.frozen.test_public_names import NEED_PYSPARK, PUBLIC_NAMES
 
 
 def error_classes() -> Iterator[str]:
-    """The items; of modules that this environment cannot import those that are stored."""
+    """Yield the items; for modules that this environment cannot import, the stored ones."""
     stored = ERROR_CLASSES.read()
     for module in sorted({key.partition(":")[0] for key in PUBLIC_NAMES.read()}):
         try:

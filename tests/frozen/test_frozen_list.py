@@ -1,4 +1,4 @@
-"""Tests of ``tests.frozen.frozen_list``: what a list says when it differs, and what it accepts."""
+"""Tests of ``tests.frozen.frozen_list``: its words about differences, and the changes that it accepts."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -49,7 +49,7 @@ _VALUES: Final = frozenset(
 
 
 def state_names() -> Iterator[str]:
-    """The items; of the list those that are found and still have this name, by ``RENAMED`` at least."""
+    """Yield the items; of the list those that are found and still have this name, by ``RENAMED`` at least."""
     waiting = [
         found for name in STATE_NAMES.read() if (found := _resolved(name)) is not None and _stored_name(found) == name
     ]

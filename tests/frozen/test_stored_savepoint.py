@@ -63,7 +63,7 @@ class Average(AggregateFunction):
 
 
 class KeepAll(KeyedProcessFunction):
-    """Counts in state of each kind; what is emitted says whether all of them agree."""
+    """Counts in state of each kind; its results say whether all of them agree."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._row = runtime_context.get_state(ValueStateDescriptor("row"))

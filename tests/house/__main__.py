@@ -15,7 +15,7 @@ from tests.test_layering import ROOT, Checker, sources_of
 
 
 def main(arguments: list[str]) -> int:
-    """Print one line per rule; 1: a list is not what is found."""
+    """Print one line per rule; return 1 if a list differs from the found places."""
     parser = argparse.ArgumentParser(prog="python -m tests.house", description=__doc__)
     parser.add_argument("--write", action="store_true", help="take off the lists what is mended")
     parser.add_argument("--moved", nargs="*", default=[], metavar="RULE", help="also add what is new under these rules")

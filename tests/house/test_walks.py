@@ -1,4 +1,4 @@
-"""The walks that ``make walks`` draws are those of real jobs."""
+"""The walks that ``make walks`` draws are walks of real jobs."""
 
 import pytest
 

@@ -213,7 +213,7 @@ class OnDemand(SourceFunction):
 
 
 class Counts(KeyedProcessFunction):
-    """Counts per key, and calls what the walk wants."""
+    """Counts per key, and makes the calls that the walk wants."""
 
     def __init__(self, *, traces_state: bool = False) -> None:
         self._traces_state = traces_state
@@ -276,7 +276,7 @@ def _job(
 
 
 def _settle() -> None:
-    """Wait until nothing is called for a while: credits of what was sent before are on their way."""
+    """Wait until nothing is called for a while: credits of earlier buffers are on their way."""
     num_seen = -1
     while num_seen:
         _TRACER.start()
@@ -351,7 +351,7 @@ WALKS: Final[dict[str, Callable[[], list[Call]]]] = {
 
 
 def main() -> None:
-    """Trace each walk, and put what was found between its marks on the page."""
+    """Trace each walk, and put its drawing between its marks on the page."""
     page = PAGE.read_text()
     for name, walk in WALKS.items():
         calls = walk()

@@ -100,7 +100,7 @@ class Numbers(SourceFunction, CheckpointedFunction):
 
 
 class ReplayedNumbers(SourceFunction):
-    """The same, by a position that it marks."""
+    """Emits pairs of a key and 1; marks its position."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -180,7 +180,7 @@ class CountInEachState(KeyedProcessFunction):
 
 
 class PassOn(KeyedProcessFunction):
-    """Has a state, and changes nothing."""
+    """Has a state, and passes records on unchanged."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
@@ -224,7 +224,7 @@ class AddUp(ReduceFunction):
 
 
 class NumberInLists(FlatMapFunction, CheckpointedFunction):
-    """Keeps its count in list state; the counts of all subtasks together are those of all records."""
+    """Keeps its count in list state; the counts of all subtasks together equal the number of all records."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         store = context.get_operator_state_store()
@@ -352,7 +352,7 @@ class Paced(MapFunction):
 
 
 class PacedTenths(FlatMapFunction):
-    """The same for chunks of 1000 records: one of ten counts."""
+    """A paced function for chunks of 1000 records: one of ten counts."""
 
     def flat_map(self, value: int) -> Iterator[tuple[str, int]]:
         if value % 10:

@@ -1,4 +1,4 @@
-"""The benchmarks' jobs in small: their figures mean nothing here, but what they prove holds."""
+"""The benchmarks' jobs in small: their figures mean nothing here, but their checks hold."""
 
 import json
 from pathlib import Path
@@ -21,13 +21,15 @@ pytestmark = pytest.mark.slow
 
 
 def in_test_run(cases: list[tuple[str, ...]], *every_time: tuple[str, ...]) -> list[Any]:
-    """All but those of ``every_time`` are left to ``make test-long``: each starts a cluster of its own."""
+    """Return the cases; all but those of ``every_time`` are left to ``make test-long``: each starts a cluster of its
+    own.
+    """
     return [pytest.param(*case, marks=() if case in every_time else pytest.mark.long) for case in cases]
 
 
 @pytest.mark.long
 def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(tmp_path: Path) -> None:
-    """Credit stops only the channel of the consumer that stalls; what was sent to it is bounded by its credit, so
+    """Credit stops only the channel of the consumer that stalls; data that was sent to it is bounded by its credit, so
     memory stays flat.
     """
     alone, beside = isolation.compare(tmp_path, WINDOW_S)
@@ -41,7 +43,7 @@ def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(t
     [*in_test_run([(form, "chained") for form in words.FORMS], ("called", "chained")), ("sum", "unchained")],
 )
 def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology: str) -> None:
-    """Each word counts up from 1 at one place, and nothing is lost; half of the words go over TCP (``Job.check``)."""
+    """Each word counts up from 1 at one place, and no word is lost; half of the words go over TCP (``Job.check``)."""
     job = words.Job(form, "produced", topology, num_words=100_000, made_words=30_000, inspects_all=True)
 
     run = job.run()
@@ -278,7 +280,7 @@ def test_a_parked_task_wakes_for_data_and_for_nothing_else() -> None:
 
 
 def test_the_wakeup_bench_counts_only_wakeups_of_a_parked_task() -> None:
-    """A record that came while the task still worked says nothing about how long it takes to wake."""
+    """A record that came while the task still worked does not show how long it takes to wake."""
     samples = [(0, 0, 0, 1), (0, 3000, 10_000, 2), (9000, 9500, 8000, 2), (9000, 0, 8000, 3), (0, 5000, 10_000, 4)]
 
     figures = wakeup.evaluate(samples, 0)

@@ -56,7 +56,7 @@ def test_each_has_another_seed_and_another_id_and_one_parent(tmp_path: Path) -> 
 
 
 def test_none_has_descriptors_of_another_one_or_of_the_process_that_forked_it(tmp_path: Path) -> None:
-    """The second one is forked while the first one runs.  A descriptor of a process is that of the parent."""
+    """Descriptors of TaskManagers are those of the parent alone; the second one is forked while the first one runs."""
     text = """
 def links(_):
     found = []
@@ -212,8 +212,8 @@ print("> " + repr(len(set(parents))))
 
 
 def test_a_program_that_closes_what_is_open_between_two_jobs_keeps_its_new_files(tmp_path: Path) -> None:
-    """The numbers of the closed descriptors may be those of files by now, which are not ours to
-    close or to write to.
+    """The new files keep their content: numbers of closed descriptors may belong to files by now, which are not ours to
+    close or write to.
     """
     (tmp_path / "file").touch()
     text = f"""
@@ -341,7 +341,9 @@ env.execute()
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_without_the_process_that_forks_them_they_end_and_are_replaced(tmp_path: Path, number: signal.Signals) -> None:
-    """The job fails, because it has no restarts; the program ends, and nothing of it stays."""
+    """Without a process that forks them, TaskManagers end, and the job fails, as it has no restarts; the program ends
+    and leaves no process.
+    """
     (tmp_path / "program.py").write_text(HEAD + WAITS.replace("\\\\", "\\"))
     with running(str(tmp_path / "program.py")) as program:
         program.wait_for_output("runs")

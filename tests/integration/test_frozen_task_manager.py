@@ -1,4 +1,4 @@
-"""A TaskManager process that is stopped: its loop sends nothing, and the kernel still acknowledges what it gets."""
+"""A TaskManager process that is stopped: its loop sends nothing, and the kernel still acknowledges received bytes."""
 
 import os
 import signal

@@ -175,7 +175,7 @@ def test_the_store_and_the_checkpoints_are_empty_after_the_end(kept: Cluster, tm
 
 
 def test_a_program_that_waits_for_its_job_waits_for_the_next_jobmanager(kept: Cluster, tmp_path: Path) -> None:
-    """``execute_async`` and its result: nothing is read here, so the client hears of the end alone."""
+    """``execute_async`` and its result need no reader of results: the client hears of the end alone."""
     env = environment(kept, tmp_path)
     counts(env).sink_to(DiscardingSink())
     client = env.execute_async("kept")

@@ -1,5 +1,5 @@
-"""A job with list, union list and broadcast state loses a TaskManager by ``kill -9``: rules and counts are those of a
-run without it.
+"""A job with list, union list and broadcast state loses a TaskManager by ``kill -9``: its rules and counts equal those
+of a run without it.
 """
 
 import time
@@ -76,7 +76,7 @@ class RulesOnce(SourceFunction, CheckpointedFunction):
 
 
 class AddRule(BroadcastProcessFunction, CheckpointedFunction):
-    """Adds what the rule says; numbers that came before the rule wait in list state."""
+    """Adds the number of the rule; numbers that came before the rule wait in list state."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("waiting", Types.LONG()))
@@ -99,7 +99,7 @@ class AddRule(BroadcastProcessFunction, CheckpointedFunction):
 
 
 class CountInUnion(MapFunction, CheckpointedFunction):
-    """Numbers its records; each subtask finds its own count among those of all."""
+    """Numbers its records; each subtask finds its own count among the counts of all."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
         self.counts = context.get_operator_state_store().get_union_list_state(COUNTS)

@@ -1,4 +1,4 @@
-"""A cluster of processes started by hand: it works, it stops cleanly, and it survives what it must."""
+"""A cluster of processes started by hand works, stops cleanly, and survives the failures that it must."""
 
 import os
 import re

@@ -125,7 +125,7 @@ def retained_checkpoint(cluster: Cluster, folder: Path) -> str:
 
 
 def test_a_job_goes_on_from_the_checkpoint_of_another_with_any_parallelism(cluster: Cluster, tmp_path: Path) -> None:
-    """Counts in state, timers and sums are those of a run that was never disturbed; each record counts once, and the
+    """Counts in state, timers and sums equal those of a run that was never disturbed; each record counts once, and the
     checkpoint stays.
     """
     path = retained_checkpoint(cluster, tmp_path)

@@ -101,7 +101,7 @@ def test_a_disk_that_becomes_read_only(cluster: Cluster, disk: Path, tmp_path: P
 
 
 def test_a_directory_that_the_user_may_not_write_to_any_more(cluster: Cluster, tmp_path: Path) -> None:
-    """Root may write wherever the modes say; what is immutable stops root, too."""
+    """The test makes the directory immutable, which stops root, too: root may write wherever the modes say."""
     root = tmp_path / "checkpoints"
 
     def forbid() -> None:

@@ -1,4 +1,4 @@
-"""A TaskManager that runs many jobs is afterwards what it was before."""
+"""A TaskManager that runs many jobs holds no more memory, files and threads afterwards than before."""
 
 import asyncio
 import gc

@@ -256,7 +256,9 @@ def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(
 
 
 def has_sums_in_flight(checkpoint: dict[str, Any]) -> bool:
-    """The same for a job whose last task gets nothing before the end."""
+    """Return whether a checkpoint holds records in flight of every task but the last, which gets none before the
+    end.
+    """
     num_in_flight = sum(bool(each["persisted_data"]) for each in checkpoint["tasks"].values())
     return checkpoint["status"] == "COMPLETED" and num_in_flight >= len(checkpoint["tasks"]) - 1
 
@@ -382,7 +384,7 @@ def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(
 
 @pytest.mark.long
 def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(cluster: Cluster, tmp_path: Path) -> None:
-    """The job may not restart, so it fails; one subtask of a later job reads what was in flight between two of each
+    """The job may not restart, so it fails; one subtask of a later job reads the records in flight between two of each
     task.
     """
     num_records = 30_000

@@ -144,7 +144,7 @@ def test_a_line_of_a_megabyte_and_invalid_utf8_are_counted_exactly(tmp_path: Pat
 
 @pytest.mark.parametrize("parallelism", ["1", "3"])
 def test_folders_and_repetitions_and_other_parallelisms(tmp_path: Path, parallelism: str) -> None:
-    """``*.py`` and ``*.txt`` of a folder, recursively, and nothing else; every file as often as asked."""
+    """All ``*.py`` and ``*.txt`` of a folder are read, recursively, and no other file; every file as often as asked."""
     folder, output = tmp_path / "texts", tmp_path / "counts.csv"
     (folder / "deep").mkdir(parents=True)
     (folder / "a.py").write_text("one two\n")

@@ -39,7 +39,7 @@ class TestCluster:
         self._process = process
 
     def fall_silent(self) -> None:
-        """Keep all connections, and answer nothing until ``speak``; Tansu would end then."""
+        """Keep all connections, and answer no request until ``speak``; Tansu would end then."""
         assert self._process is not None, "only clusters of our own"
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # until all its threads have stopped

@@ -1,5 +1,5 @@
-"""Kafka sources in jobs of one process, on real clients: where they begin and end, what they find later, and what goes
-wrong.
+"""Kafka sources in jobs of one process, on real clients: their beginnings and ends, partitions that they find later,
+and failures.
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug."""
+    """A mutant: one bug, and the test that finds it."""
 
     id: str
     flink: str

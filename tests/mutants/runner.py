@@ -70,6 +70,6 @@ def run_mutants(numbers: Sequence[int], num_parallel: int) -> list[MutantResult]
 
 
 def run_healthy(tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run the named tests without any patch: they have to pass, or their failing with one says nothing."""
+    """Run the named tests without any patch: they have to pass, or their failures with one prove nothing."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)

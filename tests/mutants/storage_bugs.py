@@ -1,4 +1,4 @@
-"""Bugs of the storage of checkpoints: Flink's, and those that would make a checkpoint unreadable or a stranger's.
+"""Bugs of the storage of checkpoints: Flink's, and bugs that would make a checkpoint unreadable or a stranger's.
 
 Side:       any.
 Invariants: as in ``registry.py``.

@@ -1,4 +1,4 @@
-"""Bugs of windows: of the operator, of merging windows, and of what is kept outside of the state.
+"""Bugs of windows: of the operator, of merging windows, and of data that is kept outside of the state.
 
 Side:       any.
 Invariants: as in ``registry.py``.

@@ -23,7 +23,7 @@ _PRODUCT = ("netstack.", "flowlet.")
 class CountedLock:
     """A lock that says how many of them are held inside ``with``; for one thread.
 
-    What is acquired otherwise is no lock, but something to wait for.
+    A lock that is acquired otherwise does not count: it is something to wait for.
     """
 
     num_held = 0

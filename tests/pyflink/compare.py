@@ -60,7 +60,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A name, what became of it, and what the user is told: the error's text, or our parameters."""
+    """A name, its verdict, and the user's message: the error's text, or our parameters."""
 
     name: Name
     verdict: Verdict
@@ -179,8 +179,8 @@ def shares(judged: Iterable[Finding]) -> dict[str, float]:
 
 
 def table(judged: Iterable[Finding]) -> str:
-    """The part of the page that lists what is not met, one row per class and reason; a class that is missing stands for
-    its members.
+    """The part of the page that lists unmet names, one row per class and reason; a class that is missing stands for its
+    members.
     """
     unmet = [each for each in judged if not each.is_met]
     gone = {(each.name.module, each.name.name) for each in unmet if each.verdict is not Verdict.DIFFERENT}

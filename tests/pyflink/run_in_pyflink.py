@@ -14,7 +14,9 @@ from pathlib import Path
 
 
 def run(program: Path, printed: Path) -> str:
-    """Run one program; what it and its jobs printed into the file ``printed``, with the error if it failed."""
+    """Run one program; write its output, and that of its jobs, into the file ``printed``, with the error if it
+    failed.
+    """
     start = printed.stat().st_size
     try:
         runpy.run_path(str(program), run_name="__main__")

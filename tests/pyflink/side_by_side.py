@@ -1,4 +1,4 @@
-"""Runs the programs in PyFlink and in flowlet and compares what they print.
+"""Runs the programs in PyFlink and in flowlet and compares their output.
 
 Side:  any.
 Usage: ``python -m tests.pyflink.side_by_side [--write] [NAME...]``; ``--write`` keeps PyFlink's output as the golden

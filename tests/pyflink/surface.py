@@ -71,7 +71,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def _explanation(error: ImportError) -> str:
-    """The text of an error of the package's own; Python's says nothing more than that the name is missing."""
+    """Return the text of an error of the package's own; Python's text says only that the name is missing."""
     return "" if type(error) in (ImportError, ModuleNotFoundError) else str(error)
 
 

@@ -165,7 +165,7 @@ class EachState(KeyedProcessFunction):
 
 
 class ObjectStates(KeyedProcessFunction):
-    """The same without declared types: objects of classes of a module, and of Python's own."""
+    """Has states without declared types: objects of classes of a module, and of Python's own."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.value = runtime_context.get_state(ValueStateDescriptor("value"))
@@ -445,7 +445,7 @@ OBJECTS: Final = MapStateDescriptor("objects")
 
 
 class JudgeUnkeyed(BroadcastProcessFunction):
-    """The same without keys."""
+    """Judges records without keys by rules in broadcast state."""
 
     def process_element(self, value: tuple[str, int], ctx: BroadcastProcessFunction.ReadOnlyContext) -> Any:
         if value[1] >= HALF:

@@ -111,8 +111,8 @@ IN_FLIGHT: Final = tuple(name for name in KINDS if name != "slots")
 
 
 def number_of(value: Any) -> int:
-    """The number of a record of any kind, whose class is that of the program that runs, and not one that another
-    program has defined.
+    """Return the number of a record of any kind, whose class must be the class of the program that runs, not of another
+    program.
     """
     if isinstance(value, tuple) and type(value) is tuple:
         assert value[0] in Color
@@ -148,7 +148,7 @@ def merged(one: Seen, other: Seen) -> Seen:
 
 
 class EachState(KeyedProcessFunction):
-    """The classes of what it finds are those of the program that runs."""
+    """Finds objects whose classes are those of the program that runs."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.value = runtime_context.get_state(ValueStateDescriptor("value"))

@@ -1,5 +1,5 @@
-"""Savepoints that older flowlets wrote, one per kind of state, source and sink, are read by this one: nothing is lost,
-nothing comes twice.
+"""Savepoints that older flowlets wrote, one per kind of state, source and sink, are read by this one: no record is
+lost, none comes twice.
 
 ``make.py`` wrote them with the revision that each archive names; they are never made again.  A test that fails here
 says that users cannot start from their savepoints any more: mend the reader, or say in docs/savepoints.md since when
@@ -123,8 +123,8 @@ def skip_other_pythons(facts: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAIN_PROGRAMS)
 def test_a_program_goes_on_from_a_stored_savepoint_with_its_own_classes(kind: str, tmp_path: Path) -> None:
-    """State and records in flight hold definitions of classes of a main module: they become those of the program that
-    runs.
+    """Classes of a main module whose definitions state and records in flight hold become the classes of the program
+    that runs.
     """
     facts = unpack(path_of(STORED, "main-program", kind), tmp_path)
     skip_other_pythons(facts)

@@ -223,7 +223,7 @@ def other_windows(env: StreamExecutionEnvironment) -> None:
 
 
 def clock_windows(env: StreamExecutionEnvironment) -> None:
-    """Windows of a thousand years: nothing but their state is looked at."""
+    """Build windows of a thousand years: only their state is looked at."""
     by_clock = keyed(env).window(TumblingProcessingTimeWindows.of(Time.days(365_000)))
     keep(by_clock.aggregate(Numbers()).uid("clock"), "clock")
 

@@ -179,7 +179,7 @@ class WireActor(Actor):
 
 
 class StateRecorder:
-    """A channel state writer that keeps the bytes, to compare them with what was overtaken."""
+    """A channel state writer that keeps the bytes, to compare them with the overtaken ones."""
 
     def __init__(self, decompressor: BufferDecompressor) -> None:
         self._decompressor = decompressor
@@ -271,7 +271,7 @@ class Producer(Actor):
                 self._close()
 
     def fail(self, why: str) -> None:
-        """The task fails, whatever it does right now; one that was not deployed yet never will be."""
+        """Fail the task, at any moment; a task that was not deployed yet never will be."""
         if self.failure is None and not self.is_done:
             self.is_done = not (self.is_registered or self._has_begun)
             self.failure = why
@@ -279,7 +279,7 @@ class Producer(Actor):
             self.wake()
 
     def cancel(self) -> None:
-        """The job is over: nobody reads the rest."""
+        """Release the partition, as the job is over: nobody reads the rest."""
         self.failure = self.failure or "its job was cancelled"
         self.partition.release()
         self.wake()

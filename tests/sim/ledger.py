@@ -1,4 +1,4 @@
-"""Keeps its own books of what two handlers tell each other, and compares them with theirs.
+"""Keeps its own books of the messages of two handlers, and compares them with theirs.
 
 Side:       any.
 Invariants: I2 granted == used + outstanding, and both sides agree but for what is under way; I3 no data buffer without

@@ -108,8 +108,8 @@ class Mix:
         return mix.with_tight_memory() if chance < 0.62 else mix
 
     def with_runs(self) -> "Mix":
-        """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one
-        run.
+        """Return this mix with room and reads for several buffers, and records that fill them: else there is hardly
+        ever one run.
         """
         return replace(
             self,
@@ -131,8 +131,8 @@ class Mix:
         )
 
     def with_narrow_connections(self) -> "Mix":
-        """The same with much credit and little room on the way: only whether the channel is writable bounds what waits
-        there.
+        """Return this mix with much credit and little room on the way: only the channel's writability bounds the data
+        that waits there.
         """
         return replace(
             self,
@@ -150,9 +150,7 @@ class Mix:
         )
 
     def with_tight_memory(self) -> "Mix":
-        """The same with producers that share a node, long records, and no segment but those that
-        somebody was promised.
-        """
+        """Return this mix with producers that share a node, long records, and no segment but the promised ones."""
         return replace(
             self,
             num_nodes=1,
@@ -167,7 +165,7 @@ class Mix:
         )
 
     def with_files(self, rng: Random) -> "Mix":
-        """The same with blocking partitions, read more than once; some in ranges."""
+        """Return this mix with blocking partitions, read more than once; some in ranges."""
         width = rng.choice((1, 1, 2, 3))
         return replace(
             self,
@@ -181,8 +179,8 @@ class Mix:
         )
 
     def with_ranges(self, rng: Random) -> "Mix":
-        """The same with channels of several pipelined subpartitions: with room for all, since one is read to its end
-        before the next.
+        """Return this mix with channels of several pipelined subpartitions: with room for all, since one is read to its
+        end before the next.
         """
         return replace(
             self,

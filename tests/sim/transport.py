@@ -20,7 +20,7 @@ _NOWHERE = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # some descriptor, of 
 
 
 class Pipe:
-    """One direction: what the sender's kernel took and the receiver has not read."""
+    """One direction: bytes that the sender's kernel took and the receiver has not read."""
 
     __slots__ = ("capacity", "data", "end", "is_unread")
 
@@ -195,7 +195,7 @@ class SimTransport(asyncio.Transport):
         return num_taken
 
     def pump(self, max_bytes: int) -> int:
-        """``take``, and tell the channel when nothing is held any more."""
+        """Call ``take``, and tell the channel when no more bytes are held."""
         num_taken = self.take(max_bytes)
         if not self._num_held:
             if self._is_paused:
@@ -222,7 +222,7 @@ class SimTransport(asyncio.Transport):
         return num_bytes
 
     def break_off(self, rng: Random) -> None:
-        """The network loses this direction: a part of what is under way still arrives, then the peer reads a reset."""
+        """Lose this direction: a part of the bytes under way still arrives, then the peer reads a reset."""
         self._drop_held()
         del self.out.data[rng.randint(0, len(self.out.data)) :]
         self.out.end = "reset"

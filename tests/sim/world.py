@@ -484,8 +484,8 @@ class World:
         return is_open
 
     def _cancel_job(self) -> bool:
-        """A job of which a part failed, or was never deployed, is ended by its coordinator; whether there was anything
-        to end.
+        """End a job of which a part failed, or was never deployed, as its coordinator would; return whether there was
+        anything to end.
         """
         is_deployed = all(producer.is_registered for producer in self.producers)
         if is_deployed and not any(consumer.state in ("failed", "cancelled") for consumer in self.consumers):

@@ -1,4 +1,4 @@
-"""The example: what the flowlet job finds while Spark pushes is exactly what Spark finds by itself."""
+"""The flowlet job of the example finds, while Spark pushes, exactly the results that Spark finds by itself."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tasks, workers and jobs that end in the middle: what was pushed is pushed again, or the error names the gate."""
+"""Tasks, workers and jobs that end in the middle: their rows are pushed again, or the error names the gate."""
 
 import itertools
 import os
@@ -113,7 +113,7 @@ def test_a_job_that_is_cancelled_fails_the_spark_tasks_with_the_name_of_the_gate
 
 
 def stopping(rows: Iterable[int], pid: int) -> Iterator[int]:
-    """The rows; but on the way the process stands still, with what it has acknowledged and with its connections."""
+    """Yield the rows; on the way the process stands still, with its acknowledged rows and its connections."""
     for count, row in enumerate(rows):
         if count == BEFORE:
             os.kill(pid, signal.SIGSTOP)

@@ -175,7 +175,7 @@ def test_epochs_of_a_stream_are_pushed_inside_foreach_batch(spark: Any, cluster:
 
 @ON_LOCAL
 def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: Any, cluster: GateCluster) -> None:
-    """Spark uses its Python workers again; what a task needs to push is there then."""
+    """Spark uses its Python workers again; their connection and thread are there then."""
 
     def push_and_look(sink: GateSink) -> Any:
         def push(rows: Iterable[Any]) -> Iterator[tuple[int, list[str], int]]:

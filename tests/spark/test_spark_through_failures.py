@@ -1,4 +1,4 @@
-"""Spark writes into gates of jobs that take checkpoints: each row is in once, whatever fails."""
+"""Spark writes into gates of jobs that take checkpoints: each row is in once, after any failure."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""A consumer that stands still for half a minute stops Spark's tasks; nothing grows, a warning says why, and then
-everything is right.
+"""A consumer that stands still for half a minute stops Spark's tasks; no queue grows, a warning says why, and then all
+rows arrive.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Random windows do on the operator what they do record by record in dictionaries.
+"""Random windows on the operator equal windows that are kept record by record in dictionaries.
 
 ``make windows`` runs thousands of them, this file the 150 of every test run.
 """

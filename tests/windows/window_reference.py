@@ -1,4 +1,4 @@
-"""A plain interpreter of windows: record by record, in dictionaries, with nothing of the operator's.
+"""A plain interpreter of windows: record by record, in dictionaries, without code of the operator.
 
 A window holds the list of its records.  Functions are applied to that list whenever the window is evaluated.
 

@@ -173,7 +173,7 @@ def _late(by_key: dict[Any, list[Any]]) -> list[Any]:
 
 
 def _by_key(case: Case, results: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
-    """Results in order, by the key that they show; those of ``aggregate`` show none, and are sorted."""
+    """Return results in order, by the key that they show; results of ``aggregate`` show none, and are sorted."""
     flat = results.get(None, [])
     if case.function == "aggregate":
         return {None: sorted(flat, key=lambda each: (each[1], each[0]))}

@@ -1,4 +1,6 @@
-"""Segments belong to the network: whoever ends, waits or has too many gives them to those they were promised to."""
+"""Segments belong to the network: a pool that ends, waits or has too many gives them to the pools to which they were
+promised.
+"""
 
 from collections.abc import Iterator
 
@@ -31,7 +33,9 @@ def take(pool: LocalBufferPool, number: int) -> list[MemorySegment]:
 
 
 def test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again(network: NetworkBufferPool) -> None:
-    """FLINK-29298: whoever waited took it, and the pool stood in no line for the next one."""
+    """A pool asks again when a listener took its last buffer (FLINK-29298): before, the pool stood in no line for the
+    next one.
+    """
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
     mine = take(pool, NUM_SEGMENTS // 2)
@@ -51,7 +55,9 @@ def test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again(net
 
 
 def test_overdraft_never_takes_what_others_were_promised(network: NetworkBufferPool) -> None:
-    """FLINK-31386, FLINK-14872: overdraft comes from what is really left over; the other pool gets all of its share."""
+    """Overdraft takes only segments that are really left over (FLINK-31386, FLINK-14872); the other pool gets all of
+    its share.
+    """
     pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=2, max_overdraft_buffers=NUM_SEGMENTS)
     other = network.create_buffer_pool(owner="other", num_required=5, max_buffers=5)
 
@@ -64,8 +70,8 @@ def test_overdraft_never_takes_what_others_were_promised(network: NetworkBufferP
 
 
 def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: NetworkBufferPool) -> None:
-    """The first of two waiting pools is served, and whoever waited for it ends the second one, whose segment is on its
-    way already.
+    """The first of two waiting pools is served, and its listener destroys the second one, whose segment is on its way
+    already: no segment is lost.
     """
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=NUM_SEGMENTS)
     used = take(user, NUM_SEGMENTS)

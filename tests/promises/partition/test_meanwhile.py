@@ -53,8 +53,8 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Iterator[Moment]:
 def test_a_consumer_that_fails_while_a_record_is_written_tears_none(
     moments: Iterator[Moment], segment: int, reads_at_once: bool, is_broadcast: bool
 ) -> None:
-    """PIPELINED_APPROXIMATE, with buffers as small as the consumer asked for or as their segments: what the next one
-    reads begins with the first whole record that the last one has not begun.
+    """PIPELINED_APPROXIMATE, with buffers as small as the consumer asked for or as their segments: the next reader's
+    data begins with the first whole record that the last reader has not begun.
     """
     records = [b"a" * 10, b"b" * 10, b"c" * 2]
     written = b"".join(records)
@@ -93,8 +93,8 @@ def test_a_consumer_that_fails_while_a_record_is_written_tears_none(
 def test_a_reader_whose_place_is_taken_takes_nothing_from_the_next_one(
     moments: Iterator[Moment], is_poller: bool
 ) -> None:
-    """PIPELINED_APPROXIMATE: the new view comes at any moment of a poll; whatever the old one takes afterwards would be
-    missing, and its number, too.
+    """PIPELINED_APPROXIMATE: the new view comes at any moment of a poll; a buffer that the old one took afterwards
+    would be missing, and its number, too.
     """
     for moment in moments:
         it = Producing(1, partition_type=ResultPartitionType.PIPELINED_APPROXIMATE)

@@ -59,7 +59,7 @@ def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(
 
 
 def test_hist_union_view_told_before_it_was_created() -> None:
-    """UnionResultSubpartitionView: what is there when a range gets its view is told, once."""
+    """UnionResultSubpartitionView: data that is there when a range gets its view is told, once."""
     it = Producing(3, with_views=False)
     it.partition.broadcast_event(EndOfSuperstep())
     listener = RecordingListener()
@@ -165,7 +165,9 @@ def test_an_abort_of_another_checkpoint_leaves_the_barrier(checkpointed: Checkpo
 def test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot(
     checkpointed: Checkpointed, end: Callable[[Checkpointed], None]
 ) -> None:
-    """PipelinedSubpartitionTest.testReleaseParent with a barrier: nobody waits for ever for the data before it."""
+    """No reader waits for ever for the data before a barrier (PipelinedSubpartitionTest.testReleaseParent with a
+    barrier).
+    """
     checkpointed.partition.emit_record(bytes(10), 0)
     checkpointed.barrier(3)
 

@@ -64,7 +64,7 @@ def test_keyed_state_and_timers_are_those_at_the_barrier(network: LocalNetwork, 
 
 
 class Keeps(Remembering):
-    """Keeps what it is told."""
+    """Keeps the state that it is given."""
 
     def __init__(self, operator_id: bytes, state: object) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ HEAD, MIDDLE, TAIL = b"h" * 16, b"m" * 16, b"t" * 16
 
 
 def test_state_is_a_value_or_made_later_and_comes_back(network: LocalNetwork, tasks: Tasks) -> None:
-    """An operator that keeps nothing is not in the checkpoint, and gets None."""
+    """An operator that keeps no state is not in the checkpoint, and gets None."""
     made = [1]
 
     states = snapshot_of(

@@ -142,7 +142,7 @@ def test_the_loop_sends_what_the_kernel_does_not_take(loop_name: str) -> None:
 
 
 def test_a_broken_connection_is_found_by_the_loop(loop_name: str) -> None:
-    """The thread that meets it first has nobody to tell; the handlers hear of the end by the loop."""
+    """The loop tells the handlers of the end: the thread that meets it first has nobody to tell."""
 
     async def main() -> None:
         async with raw_peer() as (channel, inbox, peer):
