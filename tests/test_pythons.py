@@ -120,9 +120,7 @@ def working(path: Path, tests: str = "exit 0") -> Path:
 
 
 def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The environment has the package, the group ``test``, and the packages that the caller's arguments of pytest
-    need.
-    """
+    """The environment has the package and the group ``test``; the tests get the caller's arguments of pytest."""
     working(only / "python3.99")
 
     assert pythons.main(["-q"]) == 0
