@@ -32,7 +32,7 @@ from tests.quiet_logging import unconfigured_logging_of_module
 __all__ = ["unconfigured_logging_of_module"]  # every module begins with logging unconfigured, and leaves it so
 
 LOG_TAIL_BYTES = 6_000  # of each process, in the report of a failed test
-GRACE_S = 3.0  # what is on its way out may take this long if it has a processor; nothing waits when nothing is left
+GRACE_S = 3.0  # an ending thread may take this long if it has a processor; no test waits if none is left
 _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
 _Thing = TypeVar("_Thing")
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # libuv makes one pipe per process with its first loop and keeps it: before any test starts to count.
     uvloop.new_event_loop().close()
-    # What is beside the main program is shipped to TaskManagers.  A worker of pytest-xdist has no main file, and would
+    # Modules beside the main program are shipped to TaskManagers.  A worker of pytest-xdist has no main file, and would
     # ship all tests.
     if not hasattr(sys.modules["__main__"], "__file__"):
         sys.modules["__main__"].__file__ = pytest.__file__

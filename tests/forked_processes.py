@@ -273,5 +273,5 @@ def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, exit_fd:
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    gc.freeze()  # the pages of what is imported stay shared
+    gc.freeze()  # the pages of imported modules stay shared
     _serve(socket.socket(fileno=int(sys.argv[1])))

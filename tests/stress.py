@@ -29,7 +29,7 @@ class Opponent:
 
     def __init__(self, act: Callable[[int], object]) -> None:
         self._act = act
-        # Raw locks used as signals: a thread that spins instead loses its core to whatever else the machine does.
+        # Raw locks used as signals: a thread that spins instead loses its core to other work of the machine.
         self._may_begin, self._is_through = threading.Lock(), threading.Lock()
         self._may_begin.acquire()
         self._is_through.acquire()

@@ -35,7 +35,7 @@ _AWAITED = {"gather", "shield", "receive", "send_bytes", "read"}
 # Parsing the other modules would take most of the time.
 _MAY_WAIT = re.compile(rf"\b(await|async)\b|\.({'|'.join(_WAITS | {'get'})})\(")
 _NO_DEADLINE = re.compile(r"_SLICE_S$|_INTERVAL_S$")
-# Calls with these names that do not wait, by the text of what they are called on.
+# Calls with these names that do not wait, by the text of the object on which they are called.
 _OTHER_OBJECTS = re.compile(
     r"^(os\.path|os\.pathsep|'.*'|\".*\"|f'.*'|b'.*'|self\._select|shared_loop|_are_plain_alone|_classes_at_hand|_keeps_classes|_replaced|TaskContext"
     # Windows, and keyed states.

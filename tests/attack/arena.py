@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE_S
 
 NEW_JOB_S: Final = 20.0  # within which a new job must be done after an attack
 SLOTS: Final = 8
-_SETTLE_S: Final = 15.0  # within which connections and threads of what is over are gone
+_SETTLE_S: Final = 15.0  # within which connections and threads of an ended attack are gone
 # Within which children of a user's function are gone, and those that came back into the engine.
 _CHILDREN_S: Final = 5.0
 _MORE_FDS, _MORE_THREADS, _MORE_MIB = 6, 4, 96

@@ -8,7 +8,7 @@ Side:   pure.
 import re
 from typing import Final
 
-# Pattern of the test's name -> what is wrong.
+# Pattern of the test's name -> the error.
 KNOWN: Final[dict[str, str]] = {}
 
 

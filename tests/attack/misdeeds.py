@@ -328,7 +328,7 @@ def fails_at_no_repr(record: Any) -> Any:
     return record
 
 
-# ---------------------------------------------------------------- it returns what nobody can use
+# ---------------------------------------------------------------- it returns useless objects
 
 
 def unpicklable_result() -> Any:

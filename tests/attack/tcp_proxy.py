@@ -61,7 +61,7 @@ class TcpProxy:
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 else:
                     each.shutdown(socket.SHUT_RDWR)
-        # Their threads let go of them, so that no thread uses a number that is somebody else's by then.
+        # Their threads let go of them, so that no thread uses a number that belongs to another descriptor by then.
         self._doomed.update(ended)
         time.sleep(4 * _CHECK_S)
         for each in ended:

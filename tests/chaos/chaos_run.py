@@ -256,7 +256,7 @@ class ChaosRun:
         self.check_sessions()
         self._check_restarts()
         self.report.verdict = judge(self.scale, self.reader.found)
-        # The order of files says nothing about that of records.
+        # The order of files says nothing about the order of records.
         in_files = judge(self.scale, sorted(read_files(self.stage.results)))
         if not in_files.is_right:
             raise ChaosError(f"the files are wrong: {in_files}; the client: {self.report.verdict}")

@@ -117,7 +117,7 @@ class Entrance:
 
 def _end(writer: asyncio.StreamWriter, *, is_reset: bool) -> None:
     if not is_reset:
-        writer.close()  # after what was written
+        writer.close()  # after the written bytes
         return
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -47,7 +47,7 @@ def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, list[i
     which of these differ.
     """
     parts = [seeds[start : start + _SEEDS_PER_PART] for start in range(0, len(seeds), _SEEDS_PER_PART)]
-    # Spawned: a fork would take over whatever threads hold.
+    # Spawned: a fork would take over the locks that threads hold.
     with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
         for part, found in zip(parts, processes.map(_differing_alone, parts), strict=True):
             yield len(part), found

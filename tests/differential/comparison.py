@@ -149,7 +149,7 @@ def shrunk(program: Program, run: Run) -> tuple[Program, str]:
 def _problem(candidate: Program, run: Run) -> str | None:
     failures = [task.failure for task in interpret(candidate).tasks.values() if task.failure is not None]
     if any("Boom" not in failure.error for failure in failures):
-        return None  # without what was left out, a function gets records that it was not made for
+        return None  # without the steps that were left out, a function gets records that it was not made for
     return difference(candidate, run(candidate))
 
 

@@ -334,7 +334,7 @@ class _SourceFunction(_Source):
     """
 
     def emit_all(self) -> None:
-        # Whether it is a record; that; its timestamp, or that of the watermark.
+        # Whether it is a record; the record; its timestamp, or the timestamp of the watermark.
         self.emitted: list[tuple[bool, Any, int | None]] = []
         failure: Failed | None = None
         try:

@@ -186,7 +186,7 @@ class Program:
     def unordered_tasks(self) -> set[int]:
         """The tasks whose input comes in no order, because several streams with records meet there."""
         found: set[int] = set()
-        for step in self.steps:  # those that are read come first
+        for step in self.steps:  # steps that are read come first
             meets = len([read for read in step.reads if not self._is_empty(read)]) > 1
             if meets or any(self.head(self.step(read.step)) in found for read in step.reads):
                 found.add(self.head(step))
@@ -275,7 +275,7 @@ _KEYED: Final = ("DictPerKey", "LastPerKey")
 _REDUCES: Final = ("AbsorbInPlace", "TouchBoth", "FreshPair", "OneForAllKeys")
 _ASYNCS: Final = ("Answer", "AnswerOneList", "AnswerKept", "NoAnswer")
 _SOURCES: Final = ("EmitGrowing", "EmitChanging", "EmitNumbers")
-_LONG: Final = {  # those that do not gather more and more; what they add to the log is short
+_LONG: Final = {  # kinds that do not gather more and more; their entries in the log are short
     Kind.MAP: (
         "Identity",
         "Touch",

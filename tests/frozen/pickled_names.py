@@ -23,7 +23,7 @@ def names_in(data: bytes) -> set[str]:
 def _names_of(pickled: bytes) -> Iterator[str]:
     texts: list[str] = []
     memo: list[str | None] = []
-    last: str | None = None  # what was pushed last, if it is a text
+    last: str | None = None  # the last pushed object, if it is a text
     try:
         for code, argument, _ in pickletools.genops(pickled):
             match code.name:

@@ -23,7 +23,7 @@ from tests.waiting import spin_until
 
 _MANY: Final = 10**12
 _SCOPE: Final = "0.measured."
-# Their keys are those of states that the job has passed.
+# Their keys are the states that the job has passed.
 _MAPPINGS: Final = ("timestamps",)
 
 

@@ -76,7 +76,7 @@ _OPERATORS: Final = frozenset(
         *("sub", "mul", "or", "and", "neg", "lt", "le", "gt", "ge", "bool", "int", "float", "await"),
     )
 )
-# Objects that functions are given, which nobody makes: only what they can be asked is promised.
+# Objects that functions are given, which no user makes: only their members are promised.
 _GIVEN: Final = frozenset(
     (
         *("RuntimeContext", "FunctionSnapshotContext", "FunctionInitializationContext", "TimerService"),

@@ -30,7 +30,7 @@ _OURS: Final = ("flowlet.", "netstack.")
 # Of connectors, which public packages have by another path.
 _DESCRIPTIONS: Final = tuple(f"flowlet.connectors.{each}" for each in ("database.api", "files.api", "kafka.api"))
 _PUBLIC: Final = ("flowlet.common", "flowlet.datastream", "flowlet.errors", "flowlet.metrics", "flowlet.records")
-# Those of them of which users keep instances, and of which an operator of ours does: their fields stay, too.
+# Classes of which users, or an operator of ours, keep instances: their fields stay, too.
 _VALUES: Final = frozenset(
     (
         *("Row", "Duration", "Instant", "Time", "MemorySize", "JobID", "OutputTag", "KafkaTopicPartition"),

@@ -364,7 +364,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name: tasks would get copies of what they find in __main__.
+    # Under its own name: tasks would get copies of the objects in __main__.
     from tests.house import walks
 
     walks.main()

@@ -125,7 +125,7 @@ def aligned(env: StreamExecutionEnvironment) -> None:
     while (
         not {"waited", "latency"} <= seen.keys() and not client.get_job_status().result().is_globally_terminal_state()
     ):
-        # Each question takes its time; the test ends what waits for ever.
+        # Each question takes its time; the test ends a program that waits for ever.
         for vertex in client._job.metrics()["vertices"]:
             for subtask in vertex["subtasks"]:
                 look(subtask["metrics"], seen)

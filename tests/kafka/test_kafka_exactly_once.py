@@ -135,7 +135,7 @@ def test_two_kills_in_a_row_change_nothing(table: Table) -> None:
     harness = table.opened(first, attempt=1)
     harness.process_chunk(texts(10, 20))
     second = harness.snapshot(2)
-    harness.close()  # after that of 1, before that of 2
+    harness.close()  # after the commit of 1, before the commit of 2
     table.opened(second, attempt=2).close()  # after both
 
     table.opened(second, attempt=3).close()

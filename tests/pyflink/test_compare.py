@@ -20,7 +20,7 @@ from tests.pyflink.compare import (
     written_table,
 )
 
-# What is met today, in per cent; these grow only.
+# The shares that are met today, in per cent; these grow only.
 FLOORS = {MUST: 99.0, SHOULD: 86.5, JVM: 98.0, EXPORT: 95.0, "all": 93.5}
 
 

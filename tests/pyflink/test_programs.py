@@ -9,7 +9,7 @@ import pytest
 from tests.pyflink.run_in_flowlet import PROGRAMS, comparable, run, translated
 
 GOLDEN: Final = Path(__file__).parent / "golden"
-# Those that take longer than a quarter of a second: they wait, or run dozens of streams.
+# Programs that take longer than a quarter of a second: they wait, or run dozens of streams.
 SLOW: Final = ("demo_async_requests", "demo_configuration", "demo_late_records", "demo_rows_and_types")
 
 

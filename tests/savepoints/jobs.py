@@ -223,7 +223,7 @@ def described(state: SavedState) -> list[str]:
             continue
         for each in operator.states:
             if each.kind == "position":
-                continue  # its text is that of internal objects
+                continue  # its text describes internal objects
             found += [f"{uid}, {each.name}: {row}" for row in _rows(state.table(uid, each.name).to_pylist())]
         if operator.num_timers:
             found += [f"{uid}, timer: {row}" for row in _rows(state.timers(uid).to_pylist())]

@@ -72,7 +72,7 @@ def renew_markers() -> None:
         database.execute("UPDATE flowlet_commits SET committed_ms = ?", (int(time.time() * 1000),))
 
 
-OTHER_WAYS = [  # another state back end, or another parallelism of what is not fixed
+OTHER_WAYS = [  # another state back end, or another parallelism of the vertices where it is not fixed
     ("each-state", "rocksdb", "hashmap", 1),
     ("each-state", "hashmap", "rocksdb", 2),
     ("incremental", "rocksdb", "rocksdb", 2),

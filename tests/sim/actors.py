@@ -348,7 +348,7 @@ class Producer(Actor):
         if future.is_done:
             return False
         if self.world.mix.overdraft and self.world.rng.random() < 0.5:
-            # A task in the middle of a record goes on for some steps; nobody else may suffer from that.
+            # A task in the middle of a record goes on for some steps; no other actor may suffer from that.
             while (builder := builder_of(self._pool, 0)) is not None:
                 self._overdrawn.append(builder)
             return True
@@ -456,7 +456,7 @@ class Consumer(Actor):
         except NetstackError as error:
             self._fail(error)
             return
-        # Nobody tells late here: everything that is told of is told in the step in which it happened.
+        # No event is told late here: each is told in the step in which it happened.
         assert not is_promised or (found and _is_priority(found[0].event)), (
             f"{self.name}: a priority event was promised, but it is {found}"
         )

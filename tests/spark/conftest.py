@@ -38,7 +38,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "Asia/Tokyo",  # not that of the machine, so that a mistake shows
+    "spark.sql.session.timeZone": "Asia/Tokyo",  # not the machine's zone, so that a mistake shows
     "spark.task.maxFailures": "4",
     "spark.log.level": "OFF",
 }
@@ -119,7 +119,7 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
     application = session.sparkContext.applicationId
     yield session
     session.stop()
-    shutil.rmtree(work / application, ignore_errors=True)  # not the others: they may be those of another run
+    shutil.rmtree(work / application, ignore_errors=True)  # not the others: they may belong to another run
 
 
 class GateCluster(MiniCluster):

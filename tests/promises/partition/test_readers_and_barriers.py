@@ -188,7 +188,7 @@ def test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_
 
     got = _read_in_runs(checkpointed.view)
     num_used = num_in_use(checkpointed.partition_of.pool)
-    checkpointed.partition.emit_record(b"!" * len(record), 0)  # into whatever is free
+    checkpointed.partition.emit_record(b"!" * len(record), 0)  # into any free segment
 
     [(_, data)] = checkpointed.state.futures
     kept = data.take()
