@@ -85,13 +85,12 @@ def test_every_module_that_the_runtimes_table_names_exists() -> None:
 
 
 def test_a_name_without_a_test_is_unknown() -> None:
-    """Names of tests, of files with tests and beginnings of names are known."""
+    """A name is known only if it is a test, a file with tests or the beginning of names."""
     assert not is_known("test_that_nobody_wrote")
     assert all(map(is_known, ("test_architecture", "test_a_name_without_a_test_is_unknown", "test_every_test_")))
 
 
 def test_the_table_is_not_empty() -> None:
-    """The tests above look at something."""
     assert len(NAMED_TESTS) > 150
     assert len(NAMED_MODULES) > 15
     assert len(FLOWLET_TESTS) > 40
@@ -109,7 +108,7 @@ def test_every_row_of_the_inventory_has_its_place() -> None:
 
 
 def test_no_row_is_made_up() -> None:
-    """A typing error would hide a row that is missing."""
+    """No covered row is made up: a typing error would hide a missing row."""
     assert set(COVERED) == set(ROW_IDS)
 
 

@@ -68,7 +68,7 @@ def advisory(name: str, *aliases: str) -> dict[str, Any]:
     ],
 )
 def test_only_what_is_known_and_reviewed_passes(found: dict[str, Any], code: int, text: str) -> None:
-    """Silence of the database is no clean bill: it has an exit code of its own."""
+    """A database that does not answer gives no clean bill, but an exit code of its own."""
     result, lines = audit.judge(PACKAGES, found, audit.reviewed(PAGE))
 
     assert result == code

@@ -116,7 +116,7 @@ def test_a_row_that_is_wired_names_a_run_or_a_method_of_the_api() -> None:
 
 
 def test_what_is_left_out_is_not_wired() -> None:
-    """A row that only says why a mechanism is missing."""
+    """A row that only says why a mechanism is missing is not wired."""
     wrong = [
         row[0] for row in ROWS if any(cell.startswith("left out") for cell in row[:-1]) and not row[-1].startswith("no")
     ]
@@ -140,7 +140,7 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def test_the_parts_of_a_table() -> None:
-    """The tests above look at something."""
+    """Tables are split into rows and cells."""
     assert tables_of("| a | b |\n|---|---|\n| 1 | `x \\| y` |\n\n| c |\n|---|\n") == [
         (["a", "b"], [["1", "`x \\| y`"]]),
         (["c"], []),

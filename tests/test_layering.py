@@ -370,7 +370,7 @@ def found() -> dict[str, set[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_what_breaks_a_rule_of_the_house_only_gets_less(rule: str, found: dict[str, set[str]]) -> None:
-    """The lists in ``tests/house/lists`` say what breaks it today."""
+    """The lists in ``tests/house/lists`` name all places that break a rule today, and only get shorter."""
     told = complaint(rule, found[rule])
 
     assert not told, told
@@ -557,7 +557,7 @@ def test_lost_arguments_are_named(text: str, lost: list[str]) -> None:
 
 
 def test_no_function_takes_arguments_that_it_loses() -> None:
-    """A signature that promises to pass arguments on, and does not, is believed by the type checker and by callers."""
+    """No signature promises to pass arguments on, and loses them: type checkers and callers would believe it."""
     sources, _ = sources_of(ROOT)
 
     assert [f"{name}: {lost}" for name, text in sources.items() for lost in _lost_arguments(tree_of(text))] == []

@@ -149,7 +149,9 @@ def helper_names(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_private_names_are_used_in_their_own_package() -> None:
-    """Ask for something public, or move the test to the tests of the module."""
+    """Tests use private names of their own package alone: ask for something public, or move the test to the tests of
+    the module.
+    """
     packages = packages_by_name()
     helpers = cache(helper_names)
     complaints = []

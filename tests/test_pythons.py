@@ -42,7 +42,7 @@ def test_commands_on_the_path_and_versions_of_pyenv_are_candidates(tmp_path: Pat
 
 
 def test_an_interpreter_says_its_version() -> None:
-    """The one that runs the tests, unless it cannot make virtual environments."""
+    """The interpreter that runs the tests says its version, unless it cannot make virtual environments."""
     own = probe(Path(sys.executable))
 
     assert own is None or own == Interpreter(sys.version_info[:3], Path(sys.executable))
@@ -77,7 +77,7 @@ FOUND = [
 
 
 def test_one_interpreter_of_each_other_minor_version_is_chosen() -> None:
-    """The newest of each, the first that was found of equal ones."""
+    """The newest of each minor version is chosen, and the first that was found of equal ones."""
     assert choose(FOUND, (3, 11)) == [interpreter(3, 12, 1), interpreter(3, 13, 2)]
     assert choose(FOUND, (3, 12)) == [interpreter(3, 11, 9), interpreter(3, 13, 2)]
     assert choose([], (3, 12)) == []
@@ -166,7 +166,7 @@ def test_packages_that_cannot_be_installed_are_a_failure(only: Path, capfd: pyte
 
 
 def test_the_newest_python_is_the_newest_that_can_be_set_up(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A machine is not to blame for packages that it cannot get, but it says so."""
+    """Packages that the machine cannot get are no failure, but the run says so."""
     script(only / "python3.100", BROKEN)
 
     assert pythons.main(["--newest"]) == 0

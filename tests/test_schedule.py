@@ -36,7 +36,7 @@ def test_so_many_workers_start_clusters_at_a_time_and_no_more() -> None:
 
 
 def test_what_is_listed_exists() -> None:
-    """A file that was renamed would silently come last."""
+    """Listed files exist: a file that was renamed would silently come last."""
     listed = (*schedule.CLUSTERS, *schedule.LONG, *schedule.OF_SOURCES)
 
     assert [name for name in listed if not (ROOT / name).exists()] == []

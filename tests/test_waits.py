@@ -176,7 +176,9 @@ def product() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.slow  # parses every module that may wait
 def test_every_wait_without_a_deadline_has_a_name_and_every_name_stands_at_one() -> None:
-    """A name that outlived its wait would be a lie."""
+    """Every wait without a deadline has a name, and every name stands at one: a name that outlived its wait would be a
+    lie.
+    """
     unnamed, idle = [], []
     for path, source in product():
         waits = {wait.line: wait for wait in waits_of(source, path) if not wait.has_deadline}

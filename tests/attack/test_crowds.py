@@ -190,7 +190,7 @@ def test_strangers_come_and_go(arena: Arena, where: str) -> None:
 
 
 def test_resets(arena: Arena) -> None:
-    """Connections that are reset at once, some behind half a frame."""
+    """The port withstands connections that are reset at once, some behind half a frame."""
     ports = [arena.control_port, *(each.data_port for each in arena.task_managers)]
     with arena.attack("6,000 connections that are reset") as it:
         say: list[Callable[[], bytes]] = [

@@ -167,7 +167,7 @@ def test_client(arena: Arena, signal_number: signal.Signals) -> None:
 
 
 def test_job_manager_killed(arena: Arena) -> None:
-    """Clients and TaskManagers are told; a new JobManager serves."""
+    """Clients and TaskManagers are told when the JobManager is killed; a new JobManager serves."""
     with arena.attack("the JobManager gets SIGKILL", may_end=r".", end_s=TOLD_S + 10) as it:
         began_s = time.monotonic()
         arena.job_manager.send(signal.SIGKILL)

@@ -232,7 +232,7 @@ def test_code(arena: Arena, type_name: str) -> None:
     + [("map", "doubled tuples"), ("map", "colliding dict")],
 )
 def test_bomb(arena: Arena, type_name: str, bomb: str) -> None:
-    """A few bytes cost neither much memory nor much time."""
+    """An element of a few bytes costs neither much memory nor much time."""
     attack_gate(arena, bomb, type_name, lambda name: name == bomb)
 
 

@@ -372,7 +372,7 @@ def test_handshakes(arena: Arena) -> None:
 
 
 def test_reads_slowly(arena: Arena) -> None:
-    """Let a peer that knows the secret ask for everything a thousand times and read nothing."""
+    """A peer that knows the secret, asks for everything a thousand times and reads nothing does no harm."""
     with arena.attack("an insider that reads no answer") as it:
 
         async def ask_all() -> str:

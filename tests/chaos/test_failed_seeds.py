@@ -21,7 +21,7 @@ def read_failed() -> dict[int, list[FaultKind]]:
 @pytest.mark.slow
 @pytest.mark.long
 def test_runs_that_failed_once_go_well(tmp_path: Path) -> None:
-    """One after the other; a failed one does not keep the others from running."""
+    """The runs go one after the other; a failed one does not keep the others from running."""
     failed, lines = read_failed(), list[str]()
 
     def plan_of(seed: int, _: bool) -> RunPlan:

@@ -249,7 +249,9 @@ def test_the_state_of_a_key_stays_in_its_key_group() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("max_parallelism", MAX_PARALLELISMS)
 def test_a_record_belongs_to_the_key_group_of_its_state(max_parallelism: int) -> None:
-    """Key by key, where a snapshot takes columns of keys."""
+    """The key group of a record, found key by key, is the group in which a snapshot, which takes columns of keys,
+    stores it.
+    """
     found, stored = groups_of_records(max_parallelism), _stored(max_parallelism)
 
     assert [each for each in zip(keys(), found, stored, strict=True) if each[1] != each[2]] == []
@@ -274,7 +276,7 @@ ROUTED: Final[dict[str, TypeInformation]] = {
 
 @pytest.mark.slow
 def test_a_job_sends_each_record_to_the_subtask_of_its_key_group() -> None:
-    """Columns of numbers and texts, and records of any kind."""
+    """A job sends columns of numbers and texts, and records of any kind, to the subtasks of their key groups."""
     names, max_parallelism = list(keys()), MAX_PARALLELISMS[0]
     with MiniCluster(2, slots_per_task_manager=2) as cluster:
         env = cluster.environment().set_parallelism(_PARALLELISM).set_max_parallelism(max_parallelism)

@@ -289,7 +289,7 @@ def test_each_name_is_found_where_the_list_says(module: str) -> None:
 
 
 def test_star_imports_give_the_same_names() -> None:
-    """``from flowlet.datastream import *``, in a package that imports late, too."""
+    """``from flowlet.datastream import *`` gives all names, in a package that imports late, too."""
     for module in ("flowlet.common", "flowlet.datastream", "flowlet.datastream.window", "netstack"):
         names: dict[str, Any] = {}
         exec(f"from {module} import *", names)

@@ -124,8 +124,8 @@ def test_the_network_stack_and_raw_sockets_move_every_buffer_of_the_transport_be
 
 @pytest.mark.long
 def test_ratios_of_the_transport_bench_are_to_the_best_raw_sockets() -> None:
-    """A network stack that looks good beside a kernel that paces the loopback is not good; the job's records all
-    arrive.
+    """A network stack is compared with the best raw sockets, not with a kernel that paces the loopback; the job's
+    records all arrive.
     """
     cases = ["raw", "raw-reno", "job-1", "job-100"]
 
@@ -139,7 +139,7 @@ def test_ratios_of_the_transport_bench_are_to_the_best_raw_sockets() -> None:
 
 
 def test_function_calls_per_buffer_are_counted_on_both_threads_of_both_sides(tmp_path: Path) -> None:
-    """A figure that a busy machine does not change; the bound is far above today's 150."""
+    """The count of calls does not change on a busy machine; its bound is far above today's 150."""
     (result,) = transport.run(1, quick=True, cases=["threads-1"], calls=tmp_path / "calls")
 
     assert all(10 < calls < 1000 for calls in result.details["samples"][0]["calls_per_buffer"])
@@ -214,7 +214,7 @@ def test_a_first_job_gives_its_result_in_this_process_and_on_children() -> None:
 
 @pytest.mark.long
 def test_a_stalled_consumer_and_broken_off_reads_leave_nothing_behind() -> None:
-    """The memory bench in small: three seconds of stall, and 600 cycles over six connections."""
+    """The memory bench in small (three seconds of stall, 600 cycles over six connections) leaves no memory behind."""
     stall, cycles = memory.run(1, quick=True)
 
     assert stall.runs[0] < 8.0, stall.details

@@ -58,8 +58,8 @@ run(show, 1)
 
 @pytest.mark.parametrize("place", ["beside", "in a folder of PYTHONPATH"])
 def test_modules_may_have_the_names_of_those_that_only_a_task_manager_imports(tmp_path: Path, place: str) -> None:
-    """The function gets the program's module of that name, the TaskManager the one that it needs; the program may have
-    imported its own.
+    """A function gets the program's module of that name, the TaskManager its own one; the program may have imported its
+    own.
     """
     names = ["resource", "typer", "yaml"]
     folder = tmp_path / "modules"

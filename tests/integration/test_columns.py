@@ -64,7 +64,9 @@ def named(name: str) -> Callable[[Any], tuple[Any, ...]]:
 
 @pytest.mark.parametrize("emit", ["row", "batch"])
 def test_sums_by_a_column_of_every_type(emit: str) -> None:
-    """One source each, so that the order of the rows of one key is known; the keys are on both TaskManagers."""
+    """Sums are exact for every type of column; one source each fixes the order of the rows of a key, and the keys are
+    on both TaskManagers.
+    """
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     streams = []
     for name, keys in KEYS.items():
@@ -102,7 +104,7 @@ def is_part_of(part: list[Any], whole: list[Any]) -> bool:
 
 
 def test_everything_between_arrow_and_records() -> None:
-    """A table in two shares, functions of batches and of rows, records into columns again, and a count."""
+    """A table in two shares passes functions of batches and of rows, becomes columns again, and is counted."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     table = pa.table({"k": KEYS["string"], "v": VALUES})
 
@@ -169,7 +171,7 @@ class ShownKeys(KeyedProcessFunction):
 
 
 def test_functions_are_given_the_values_of_a_column_as_keys() -> None:
-    """Instants and dates, too, for which routing and aggregations take numbers."""
+    """Functions get instants and dates as keys, too, for which routing and aggregations take numbers."""
     names = ("timestamp", "with a zone", "date", "string")
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     rows = env.from_arrow(pa.table({name: KEYS[name] for name in names}))

@@ -74,7 +74,7 @@ def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(
 def test_another_parallelism_after_a_kill_loses_nothing_and_repeats_nothing(
     database: Database, moment: str, tmp_path: Path
 ) -> None:
-    """The job fails for good around a commit; another one, wider, goes on from its checkpoint."""
+    """A job that fails for good around a commit is followed by a wider one, which goes on from its checkpoint."""
     env = environment(tmp_path, attempts=0)
     numbers_into(env, sink(database.url, tmp_path, [moment]))
     with pytest.raises(JobExecutionError) as failed:

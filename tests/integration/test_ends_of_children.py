@@ -72,7 +72,7 @@ run(hold, 1)
 def test_a_killed_program_takes_children_with_it_whose_functions_hold_the_interpreters_lock(
     tmp_path: Path, text: str, number: signal.Signals
 ) -> None:
-    """The kernel ends them: no code of ours runs there."""
+    """The kernel ends the children: no code of ours runs there."""
     with running(written(tmp_path, text), environment={"PARALLELISM": "2"}) as program:
         program.wait_for_output("holds")
         family = psutil.Process(program.process.pid).children(recursive=True)

@@ -44,7 +44,7 @@ def family(program: Program) -> tuple[psutil.Process, list[psutil.Process]]:
 
 
 def test_each_has_another_seed_and_another_id_and_one_parent(tmp_path: Path) -> None:
-    """``random`` is seeded anew in each of them, and so is numpy's generator, which nobody has imported before."""
+    """``random`` and numpy's generator, which no code has imported before, are seeded anew in each TaskManager."""
     text = "run(lambda _: (os.getpid(), random.random(), __import__('numpy').random.random(), os.getppid()))"
 
     one, other = (eval(line) for line in answers(tmp_path, text))
@@ -314,7 +314,7 @@ print("> " + repr((one == count(), one[0], one[2])))
 
 
 def test_a_program_that_waits_for_all_of_its_children_goes_on(tmp_path: Path) -> None:
-    """A server whose rest is over has ended; the next job has another one."""
+    """A kept server ends after its rest; the next job has another one."""
     text = f"""
 from flowlet.client.fork_server_client import KEPT_SERVER
 KEPT_SERVER.max_rest_s = 0.01

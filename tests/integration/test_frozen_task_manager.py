@@ -62,8 +62,8 @@ def cluster_with_gate() -> Iterator[tuple[EmbeddedCluster, RunningJob]]:
 
 
 def test_whoever_waits_for_a_task_manager_that_stands_still_is_told(tmp_path: Path) -> None:
-    """The job by the JobManager, which names it; a producer outside the cluster by the heartbeats of its own data
-    connection.
+    """The JobManager tells the job, and names the TaskManager; the heartbeats of its data connection tell a producer
+    outside the cluster.
     """
     with cluster_with_gate() as (cluster, job):
         address = f"{cluster.host}:{cluster.port}"

@@ -58,7 +58,7 @@ def opened(cluster: MiniCluster, secret_file: Path) -> GateClient:
 
 
 def test_a_job_without_checkpoints_begins_with_one_of_another_job(cluster: MiniCluster, tmp_path: Path) -> None:
-    """The rows that it holds are not taken again."""
+    """Rows that the other job's checkpoint holds are not taken again."""
     checkpointing = {
         "interval": "1 h",  # a partition that has ended asks for one
         "dir": str(tmp_path / "checkpoints"),

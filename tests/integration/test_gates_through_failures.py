@@ -239,8 +239,8 @@ def lines_of(process: "subprocess.Popen[str]", num_lines: int) -> list[str]:
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: Cluster, tmp_path: Path) -> None:
-    """One dies in the middle, and a TaskManager with it; one after its partition was counted, and its successor hears
-    that it is done.
+    """One worker dies in the middle, and a TaskManager with it; another one dies after its partition was counted, and
+    its successor hears that it is done.
     """
     with running(kept, tmp_path, 2) as job:
         with worker(job, 0, 0, "wait") as first:
@@ -259,7 +259,7 @@ def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: C
 
 @pytest.mark.long
 def test_many_producers_at_once_through_kills_of_everything(kept: Cluster, tmp_path: Path) -> None:
-    """Unaligned checkpoints, records in turns, behind an exchange."""
+    """Rows of many producers, in turns and behind an exchange, are in once with unaligned checkpoints."""
     num_producers = 4
     errors: list[Exception] = []
 

@@ -73,7 +73,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.mark.parametrize("holder", ["gate", "producer"])
 def test_a_gate_and_its_producer_wait_for_each_other(cluster: EmbeddedCluster, tmp_path: Path, holder: str) -> None:
-    """The TaskManager of the gate stands still, or this process: with the producer, the JobManager and the client."""
+    """Both wait if the TaskManager of the gate stands still, or this process, with the producer, the JobManager and the
+    client.
+    """
     processed = tmp_path / "processed"
 
     def process(number: int) -> int:

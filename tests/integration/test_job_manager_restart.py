@@ -113,7 +113,9 @@ def test_a_killed_jobmanager_costs_no_result_and_repeats_none(form: str, kept: C
 
 @pytest.mark.long
 def test_a_jobmanager_that_is_killed_twice(kept: Cluster, tmp_path: Path) -> None:
-    """The second one had restored the job from a checkpoint, and had completed others."""
+    """A JobManager that had restored the job from a checkpoint, and had completed others, is killed, too; no result is
+    lost or repeated.
+    """
     results = counts(environment(kept, tmp_path)).execute_and_collect("kept")
     assert isinstance(results, CloseableIterator)
     with results:

@@ -57,8 +57,8 @@ OF_THE_WEB_LIBRARY = ("Application", "AppRunner", "ClientSession", "UrlDispatche
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_nothing_of_a_former_cluster_is_left_in_the_program(tmp_path: Path, parallelism: int) -> None:
-    """Whether a job has succeeded, failed, or was closed by its reader: a program that runs thousands of jobs does not
-    grow.
+    """A program that runs thousands of jobs does not grow, whether a job has succeeded, failed, or was closed by its
+    reader.
     """
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)

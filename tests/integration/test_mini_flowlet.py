@@ -44,7 +44,7 @@ class Permits:
 
 
 def test_a_slow_consumer_holds_its_producer_by_credit(mini: ModuleType) -> None:
-    """The source reads what fits into the receiver's buffers and its own, and no word more."""
+    """The source reads only words that fit into the receiver's buffers and its own."""
     permits = Permits()
     job = mini.Job(WORDS, mini.Coordinator(), permits)
 

@@ -94,7 +94,9 @@ def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_o
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_each_stops_within_two_seconds_while_a_job_runs(cluster: Cluster, tmp_path: Path, number: int) -> None:
-    """The JobManager first: the TaskManagers end their tasks and wait for another one, until they are stopped too."""
+    """The JobManager stops first: the TaskManagers end their tasks and wait for another one, until they are stopped,
+    too.
+    """
     with Signals(tmp_path / "signals") as signals:
         user_job(cluster, "endless", signals)
         signals.wait()
@@ -168,7 +170,9 @@ def test_an_address_that_others_can_reach_is_refused_in_one_line(tmp_path: Path,
 
 
 def test_a_failing_function_is_shown_to_the_client(lasting_job: StartJob, tmp_path: Path) -> None:
-    """The user's own traceback, the operator, the subtask and the record; the cluster takes the next job."""
+    """The client shows the user's own traceback, the operator, the subtask and the record; the cluster takes the next
+    job.
+    """
     with Signals(tmp_path / "signals") as signals:
         client = lasting_job("failing", signals)
         code = client.wait(PATIENCE_S)

@@ -220,7 +220,7 @@ def test_a_killed_task_manager_costs_the_other_one_nothing(tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_of_two_pipelines_with_keyed_state_one_fails(tmp_path: Path) -> None:
-    """The other one counts each record once, and so does the one that failed, once its last counts are looked at."""
+    """Both pipelines count each record once, the failed one once its last counts are looked at."""
     env = environment(tmp_path / "checkpoints")
     for name, fail_once in (("calm", None), ("wild", tmp_path / "failed")):
         stream = (

@@ -119,7 +119,7 @@ def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(
 def test_a_store_that_hangs_costs_checkpoints_until_it_answers_again(
     cluster: Cluster, store: Store, tmp_path: Path
 ) -> None:
-    """The timeout of the checkpoint ends it; the job goes on."""
+    """The timeout of a checkpoint ends it while the store hangs; the job goes on."""
     options = {
         "execution.checkpointing.timeout": "1 s",
         "execution.checkpointing.tolerable-failed-checkpoints": "1000000",

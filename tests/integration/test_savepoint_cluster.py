@@ -127,7 +127,9 @@ def right_results() -> Counter[str]:
 
 
 def test_a_program_goes_on_from_its_savepoint(cluster: Cluster, tmp_path: Path) -> None:
-    """Detached, with one and then three subtasks; with another uid it is refused in one line that names both."""
+    """A detached program goes on with one and then three subtasks; with another uid it is refused in one line that
+    names both.
+    """
     shell = Shell(cluster, tmp_path)
     savepoints = tmp_path / "savepoints"
 

@@ -131,7 +131,7 @@ def named_in_state(names: str) -> list[Any]:
 def test_a_savepoint_names_our_classes_as_they_were_called(
     cluster: MiniCluster, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, names: str
 ) -> None:
-    """A class has moved since then: a table has both names."""
+    """A savepoint names our classes by former names if they have moved since then: a table has both names."""
     with under_former_names(*named_in_state(names)) as renamed:
         path = suspended(cluster, folder, kind, 2)
     assert FORMER_PLACE in our_names_in(path)
@@ -202,9 +202,8 @@ def test_a_savepoint_that_was_moved_is_restored(cluster: MiniCluster, folder: Pa
 
 @pytest.mark.slow
 def test_draining_fires_all_timers_of_event_time(cluster: MiniCluster, folder: Path) -> None:
-    """Suspending fires none: a job that goes on fires them.
-
-    A job that starts from a drained one has nothing left to do.
+    """Suspending fires no timers: a job that goes on fires them.  A job that starts from a drained one has no timers
+    left.
     """
     job = started(cluster, folder, "process", 2)
     spin_until(lambda: programs.num_seen() >= programs.HALF and all_run(job), "the first half")
@@ -356,7 +355,7 @@ class KeepsALock(KeyedProcessFunction):
 
 @pytest.mark.slow
 def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniCluster, folder: Path) -> None:
-    """A failed savepoint leaves nothing of itself; periodic checkpoints would restart the job."""
+    """A failed savepoint leaves no files; periodic checkpoints would restart the job."""
     env = cluster.environment().set_parallelism(2).set_default_savepoint_directory(str(folder / "savepoints"))
     programs.keep(programs.keyed(env).process(KeepsALock()))
     job = env.execute_async("locks")

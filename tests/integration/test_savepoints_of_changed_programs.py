@@ -156,8 +156,8 @@ def savepoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str],
 def test_instances_in_a_savepoint_become_those_of_the_changed_program(
     parallelism: int, backend: str, savepoints: Callable[[int, str], Path]
 ) -> None:
-    """Members and fields by name, a new field with its default; ``is``, ``==`` and ``isinstance`` hold, in the process
-    and in children.
+    """Members and fields go by name, and a new field gets its default; ``is``, ``==`` and ``isinstance`` hold, in the
+    process and in children.
     """
     if backend == "rocksdb":
         pytest.importorskip("rocksdict")
@@ -169,7 +169,7 @@ def test_instances_in_a_savepoint_become_those_of_the_changed_program(
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, savepoints: Callable[[int, str], Path]) -> None:
-    """The job fails before it processes a record."""
+    """A job whose state needs a class that is gone fails before it processes a record."""
     without = CLASSES.replace("class Total", "class Sum") + "\nTotal = None\n"
 
     second = run(savepoints(parallelism, "hashmap"), "second", without, "value", parallelism, "hashmap")

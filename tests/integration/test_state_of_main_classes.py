@@ -115,8 +115,8 @@ KEYS = {"a number": "lambda value: value % NUM_KEYS", "an object": "lambda value
 
 @pytest.mark.parametrize("key", KEYS)
 def test_classes_of_the_program_are_the_same_ones_after_a_restart(key: str, tmp_path: Path) -> None:
-    """Values, keys of maps, elements of lists and the keys of the stream itself; the function checks their classes at
-    every record.
+    """Values, keys of maps, elements of lists and the keys of the stream have the program's classes; the function
+    checks them at every record.
     """
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("KEY)", f"{KEYS[key]})"), encoding="utf-8")

@@ -142,7 +142,7 @@ def test_a_directory_that_vanishes_and_comes_back(cluster: Cluster, tmp_path: Pa
 def test_without_tolerance_a_failed_checkpoint_restarts_the_job_from_the_last_one(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Flink's default: no failed checkpoint is tolerated."""
+    """No failed checkpoint is tolerated by default, as in Flink."""
     root, away = tmp_path / "checkpoints", tmp_path / "away"
     restarts = {**RESTARTING, "restart-strategy.fixed-delay.attempts": "1000000"}
 

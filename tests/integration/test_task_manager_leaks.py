@@ -131,7 +131,7 @@ def driver() -> Iterator[Driver]:
 
 @pytest.mark.long
 def test_a_thousand_tasks_one_job_after_another_leave_nothing_behind(driver: Driver) -> None:
-    """No thread, no file descriptor, no buffer, no partition, no asyncio task, and no object of the data plane."""
+    """A TaskManager keeps no thread, file descriptor, buffer, partition, asyncio task or object of the data plane."""
     with watchdog(3 * PATIENCE_S):
         for _ in range(NUM_WARM_UP_ROUNDS):
             driver.run_round()

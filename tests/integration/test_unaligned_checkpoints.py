@@ -158,7 +158,7 @@ def unaligned_subtasks(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_checkpoint_overtakes_a_backlog(
     four_slots: MiniCluster, tmp_path: Path, timeout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A function takes 5 ms for each record, and the records in flight take it minutes."""
+    """A checkpoint ends soon although a function takes 5 ms for each record, and minutes for the records in flight."""
     num_records, gate = 200_000, tmp_path / "gate"
     job = UnalignedJob(four_slots, tmp_path, timeout)
     slow = numbers(job, num_records).key_by(lambda pair: pair[0]).map(Gated(gate, 0.005), output_type=TRIPLE)
@@ -358,7 +358,7 @@ def results_from(job: UnalignedJob, stream: DataStream) -> list[Any]:
 def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(
     four_slots: MiniCluster, tmp_path: Path, later: int
 ) -> None:
-    """One of them has a state of its own, which the option allows to leave behind; without the option the job is
+    """One removed step has a state of its own, which the option allows to leave behind; without the option the job is
     refused.
     """
     num_records = 30_000

@@ -116,7 +116,9 @@ def test_a_forked_child_has_no_connection_of_its_task_manager(
 def test_who_ends_a_child_of_his_does_not_end_the_task_manager(
     neighbours: RemoteTarget, start: Callable[..., Started]
 ) -> None:
-    """Python passes signals on through a socket that the child inherits; the TaskManager once took them for its own."""
+    """A signal to a function's child does not end the TaskManager, although Python passes it on through a socket that
+    the child inherits.
+    """
     assert list(start(terminate_a_child, neighbours).results) == [-15] * 10
 
 
@@ -130,7 +132,7 @@ def test_the_error_says_how_the_process_ended(start: Callable[..., Started]) -> 
 def test_neighbours_of_a_task_that_does_not_end_are_told_whose_fault_it_is(
     neighbours: RemoteTarget, start: Callable[..., Started]
 ) -> None:
-    """The one who cancels it is told at once where it stands."""
+    """The user who cancels the task is told at once where it stands."""
     neighbour = start(sleep, neighbours)
     stuck = start(sleep, neighbours, {"task.cancellation.timeout": "2500", "task.cancellation.interval": "100"})
     stuck.wait_until_running()

@@ -72,8 +72,8 @@ def test_the_default_input_is_the_standard_library() -> None:
 
 
 def test_the_default_input_is_counted_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The standard library's sources, here an eighth of them; on the way a plain line per second, at the end the three
-    reports.
+    """The standard library's sources, here an eighth of them, are counted exactly; on the way there is a plain line per
+    second, at the end the three reports.
     """
     library = tmp_path / "library"
     library.mkdir()
@@ -185,7 +185,9 @@ def test_an_unusable_input_is_one_line_and_exit_code_2(tmp_path: Path, kind: str
 
 
 def test_an_unreadable_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    """A link to itself: the superuser cannot read that either."""
+    """An unreadable file is one line and exit code 2; it is a link to itself, which the superuser cannot read
+    either.
+    """
     file = tmp_path / "loop.txt"
     file.symlink_to(file)
 
@@ -220,7 +222,7 @@ def test_a_jobmanager_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 
 def test_control_c_ends_the_example_and_its_cluster_within_two_seconds(tmp_path: Path) -> None:
-    """The TaskManager processes go with it."""
+    """The TaskManager processes end with the example."""
     with start_example(tmp_path, "--repeat", "30") as process:
         process.wait_for_line("counting words: ")
         children = psutil.Process(process.pid).children(recursive=True)
@@ -237,7 +239,7 @@ def test_control_c_ends_the_example_and_its_cluster_within_two_seconds(tmp_path:
 
 
 def test_the_example_killed_outright_takes_its_cluster_along(tmp_path: Path) -> None:
-    """A TaskManager whose parent dies ends too."""
+    """A TaskManager whose parent dies ends, too."""
     with start_example(tmp_path, "--repeat", "30") as process:
         process.wait_for_line("counting words: ")
         children = psutil.Process(process.pid).children(recursive=True)

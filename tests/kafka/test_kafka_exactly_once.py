@@ -144,7 +144,7 @@ def test_two_kills_in_a_row_change_nothing(table: Table) -> None:
 
 
 def test_a_dead_process_that_lives_on_cannot_commit_again(table: Table) -> None:
-    """A process's successor has fenced it and has committed, so it cannot commit again."""
+    """A process whose successor has fenced it and has committed cannot commit again."""
     zombie = table.opened()
     zombie.process_chunk(texts(0, 10))
     snapshot = zombie.snapshot(1)

@@ -59,8 +59,8 @@ def test_a_bounded_source_reads_up_to_the_end_that_was_there_at_its_start(mocked
 
 
 def test_messages_that_are_left_out_are_counted_by_their_reason(mocked: TestCluster) -> None:
-    """The program reads the counts of its job: one without a value, a comment, a line that does not fit, and a field
-    that does not.
+    """The program reads the counts of its job: of a message without a value, a comment, a line that does not fit, and a
+    field that does not.
     """
     topic = mocked.new_topic()
     mocked.produce(topic, ["a,1", None, "# a comment", "b,2,3", "c,x"])

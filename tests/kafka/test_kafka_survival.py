@@ -84,7 +84,7 @@ def paced(value: str) -> tuple[int, int]:
     "moments", [pytest.param(["before"], marks=pytest.mark.long), pytest.param(["before", "after"])]
 )
 def test_kills_cost_no_record_and_repeat_none(tansu: TestCluster, moments: list[str], tmp_path: Path) -> None:
-    """The running counts of each key: a record that is lost, or counted twice, shifts all that follow."""
+    """Running counts of each key are right: a record that is lost, or counted twice, would shift all that follow."""
     read, written = tansu.new_topic(PARTITIONS), tansu.new_topic(1)
     tansu.produce(read, map(str, range(NUM_RECORDS)), partitions=PARTITIONS)
     env = environment(tmp_path)

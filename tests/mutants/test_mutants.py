@@ -26,7 +26,7 @@ def test_ids_are_unique_and_numerous() -> None:
 
 
 def test_a_text_that_is_gone_is_said() -> None:
-    """A mutant must follow the code it changes."""
+    """A mutant whose text is gone is named: it must follow the code that it changes."""
     with pytest.raises(StaleMutantError, match="holds 0 times"):
         patched("netstack.errors", "no such text", "")
 
@@ -44,7 +44,7 @@ def test_other_modules_are_left_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant_id", QUICK)
 def test_some_mutants_are_killed(mutant_id: str) -> None:
-    """The named test fails with the bug in."""
+    """The named test of a mutant fails with the bug in."""
     number = next(number for number, mutant in enumerate(MUTANTS) if mutant.id == mutant_id)
 
     result = run_mutant(number)
@@ -54,7 +54,7 @@ def test_some_mutants_are_killed(mutant_id: str) -> None:
 
 @pytest.mark.slow
 def test_a_named_test_passes_without_its_mutant() -> None:
-    """A test that fails anyway would kill everything."""
+    """The named test of a mutant passes without the bug."""
     number = next(number for number, mutant in enumerate(MUTANTS) if mutant.id == QUICK[0])
 
     healthy = run_healthy([MUTANTS[number].killed_by])

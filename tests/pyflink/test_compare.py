@@ -36,7 +36,7 @@ def test_the_share_of_names_does_not_fall(judged: list[Finding]) -> None:
 
 
 def test_each_name_that_is_not_met_is_in_the_page(judged: list[Finding]) -> None:
-    """``python -m tests.pyflink.compare --write`` writes it."""
+    """The page has each unmet name; ``python -m tests.pyflink.compare --write`` writes it."""
     assert written_table() == table(judged)
     assert END in PAGE.read_text(encoding="utf-8")
 

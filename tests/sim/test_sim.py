@@ -68,7 +68,7 @@ def test_a_broken_invariant_names_its_seed_and_how_to_replay_it() -> None:
 
 
 def test_a_swarm_counts_what_it_did() -> None:
-    """Steps, worlds, faults and how the consumers ended."""
+    """A swarm counts steps, worlds, faults and the ends of its consumers."""
     result = run_swarm(1000)
 
     assert isinstance(result, SwarmResult)

@@ -18,7 +18,7 @@ from tests.spark.conftest import EXECUTORS, LOCAL
 @pytest.mark.long
 @pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 def test_the_results_are_equal_row_by_row(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures and alerts; the data has late, double, broken and unknown rows, and bursts."""
+    """Figures and alerts are equal; the data has late, double, broken and unknown rows, and bursts."""
     monkeypatch.setenv("FLOWLET_SECRET_FILE", "set by the example")
     text = io.StringIO()
     console = Console(file=text, width=140)

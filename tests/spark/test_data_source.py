@@ -29,7 +29,7 @@ def write(df: Any, cluster: GateCluster, **options: str) -> None:
 
 @BOTH
 def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
-    """The very records that rows give, without a row."""
+    """A DataFrame gives the very records that rows give, without a row."""
     df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
 
     with cluster.collect(type_info_of(df.schema), producers=2) as results:
@@ -82,7 +82,7 @@ class TimestampOf(ProcessFunction):
 
 @ON_LOCAL
 def test_large_partitions_come_in_order(spark: Any, cluster: GateCluster) -> None:
-    """More rows than an Arrow batch has."""
+    """Partitions with more rows than an Arrow batch come in order."""
     df = spark.range(0, 50_000, 1, 2)
 
     with cluster.collect(Types.LONG(), producers=2) as results:

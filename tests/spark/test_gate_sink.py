@@ -100,7 +100,7 @@ def address() -> TypeInformation:
 
 @BOTH
 def test_an_rdd_comes_out_in_the_order_of_its_partitions(spark: Any, cluster: GateCluster) -> None:
-    """Tuples by position, and an empty partition counts as one."""
+    """An RDD of tuples goes by position, and an empty partition counts as one."""
     rdd = spark.sparkContext.parallelize([(number, f"text {number}") for number in range(10_000)], 2).union(
         spark.sparkContext.parallelize([], 1)
     )
@@ -131,7 +131,7 @@ def note(value: Any) -> bool:
 def test_a_write_returns_when_operators_and_sinks_of_other_tasks_have_processed_every_row(
     spark: Any, cluster: GateCluster
 ) -> None:
-    """An async operator behind the gate, and what stands for a sink behind an exchange."""
+    """A write waits for an async operator behind the gate, and for a stand-in of a sink behind an exchange."""
     processed.clear()
     gate = cluster.environment().from_remote_gate("clicks", type_info=Types.ROW_NAMED(["id"], [Types.LONG()]))
     answers = AsyncDataStream.unordered_wait(gate, slowly, Time.seconds(100), 1_000)
@@ -156,7 +156,7 @@ def test_single_values_need_no_tuple(spark: Any, cluster: GateCluster) -> None:
 
 @ON_LOCAL
 def test_epochs_of_a_stream_are_pushed_inside_foreach_batch(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
-    """One sink for all of them: each partition of each epoch is an offer of its own."""
+    """A sink serves all epochs: each partition of each epoch is an offer of its own."""
     (tmp_path / "in").mkdir()
     for number in range(3):
         (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
@@ -175,7 +175,7 @@ def test_epochs_of_a_stream_are_pushed_inside_foreach_batch(spark: Any, cluster:
 
 @ON_LOCAL
 def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: Any, cluster: GateCluster) -> None:
-    """Spark uses its Python workers again; their connection and thread are there then."""
+    """Spark uses its Python workers again; their connection and thread are still there."""
 
     def push_and_look(sink: GateSink) -> Any:
         def push(rows: Iterable[Any]) -> Iterator[tuple[int, list[str], int]]:

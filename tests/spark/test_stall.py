@@ -89,7 +89,9 @@ def rss(processes: dict[str, psutil.Process]) -> dict[str, int]:
 def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory of both sides within 16 MiB; a warning that names the gate after 10 s; every row once in the end."""
+    """Memory of both sides grows by at most 16 MiB; a warning names the gate after 10 s; every row arrives once in the
+    end.
+    """
     door, workers = tmp_path / "door", tmp_path / "workers"
     workers.mkdir()
     os.mkfifo(door)

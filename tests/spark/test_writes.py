@@ -76,7 +76,7 @@ def test_rows_that_failed_in_python_and_are_pushed_again_are_all_there(spark: An
 
 @ON_BOTH
 def test_a_write_that_failed_and_is_run_again_loses_no_row(spark: Any, cluster: GateCluster) -> None:
-    """The partitions of the failed one do not count: the gate ends with the second, when that is whole."""
+    """Partitions of the failed write do not count: the gate ends with the second write, when that is whole."""
     write = write_batches
     with cluster.collect(Types.LONG(), producers=2) as results:
         with pytest.raises(Exception, match="broken"):
@@ -92,7 +92,7 @@ def test_a_write_that_failed_and_is_run_again_loses_no_row(spark: Any, cluster: 
 def test_a_partition_whose_worker_died_when_it_was_counted_is_not_pushed_again(
     spark: Any, cluster: GateCluster
 ) -> None:
-    """Spark has not heard that the task was done, and runs it again."""
+    """Spark has not heard that the task was done and runs it again, but the partition is not pushed again."""
     with cluster.collect(Types.LONG(), producers=2) as results:
         sink = into(cluster)
 

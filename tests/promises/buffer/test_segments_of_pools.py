@@ -87,7 +87,7 @@ def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost(network: N
 
 
 def test_a_segment_that_comes_home_late_passes_a_destroyed_pool(network: NetworkBufferPool) -> None:
-    """FLINK-19964: one by one or as a run."""
+    """A late segment passes a destroyed pool, one by one or as a run (FLINK-19964)."""
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=NUM_SEGMENTS)
     used = take(pool, 3)
     pool.destroy()

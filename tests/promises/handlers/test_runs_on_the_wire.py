@@ -36,7 +36,7 @@ def test_a_receiver_that_is_alone_gets_as_much_as_it_has_credit_for(server: Serv
 
 
 def test_readers_that_are_ready_together_take_turns(server: ServerSide) -> None:
-    """Buffer by buffer, until one is alone."""
+    """Ready readers take turns buffer by buffer, until one is alone."""
     partitions = [server.partition(number) for number in range(2)]
     for number in range(2):
         server.receive(request(number, receiver=number + 1, credit=8))
@@ -111,7 +111,7 @@ def test_a_run_for_nobody_is_cancelled_once(client: Client) -> None:
 
 
 def test_a_run_with_a_wrong_number_fails_its_channel_only(client: Client) -> None:
-    """The sender is told to stop; the other channel of the connection goes on."""
+    """The sender of a run with a wrong number is told to stop; the other channel of the connection goes on."""
     broken = client.open_gate(1, num_exclusive=4)
     other = client.open_gate(2, num_exclusive=4)
     client.sent()
@@ -125,7 +125,7 @@ def test_a_run_with_a_wrong_number_fails_its_channel_only(client: Client) -> Non
 
 
 def test_more_buffers_than_credit_break_the_channel_behind_what_was_paid_for(client: Client) -> None:
-    """The rest of the run gets no memory."""
+    """A run beyond the credit gets no memory for the rest of its buffers."""
     gate = client.open_gate(num_exclusive=2)
 
     client.connection.write_inbound(run_of(1, 4))

@@ -126,7 +126,9 @@ def test_a_reader_whose_place_is_taken_takes_nothing_from_the_next_one(
 
 
 def test_what_comes_while_a_range_gets_its_views_is_told(moments: Iterator[Moment]) -> None:
-    """UnionResultSubpartitionView: told when all views are there, and read."""
+    """An event that comes meanwhile is told when all views of the range are there, and is read
+    (UnionResultSubpartitionView).
+    """
     for moment in moments:
         it = Producing(3, with_views=False)
         listener = RecordingListener()

@@ -59,7 +59,7 @@ def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(
 
 
 def test_hist_union_view_told_before_it_was_created() -> None:
-    """UnionResultSubpartitionView: data that is there when a range gets its view is told, once."""
+    """Data that is there when a range gets its view is told once (UnionResultSubpartitionView)."""
     it = Producing(3, with_views=False)
     it.partition.broadcast_event(EndOfSuperstep())
     listener = RecordingListener()
@@ -118,8 +118,8 @@ def checkpointed() -> Iterator[Checkpointed]:
 
 
 def test_a_timer_of_an_older_checkpoint_leaves_the_next_barrier(checkpointed: Checkpointed) -> None:
-    """PipelinedSubpartitionTest.testConcurrentTimeoutableCheckpointBarrier: a second barrier supersedes the first,
-    whose data fails, and overtakes in its own time.
+    """A second barrier supersedes the first, whose data fails, and overtakes in its own time
+    (PipelinedSubpartitionTest.testConcurrentTimeoutableCheckpointBarrier).
     """
     checkpointed.barrier(3)
     checkpointed.partition.emit_record(bytes(10), 0)
@@ -134,8 +134,8 @@ def test_a_timer_of_an_older_checkpoint_leaves_the_next_barrier(checkpointed: Ch
 
 
 def test_an_abort_of_another_checkpoint_leaves_the_barrier(checkpointed: Checkpointed) -> None:
-    """PipelinedSubpartitionTest, abortCheckpoint: only its own barrier is given up, which is polled as an aligned one
-    then.
+    """An abort gives up only its own barrier, which is then polled as an aligned one (PipelinedSubpartitionTest,
+    abortCheckpoint).
     """
     checkpointed.partition.emit_record(bytes(10), 0)
     checkpointed.barrier(3)

@@ -15,7 +15,9 @@ from tests.flowlet.task.local_tasks import Tasks, source, step_until_idle
 
 
 def test_the_end_goes_step_by_step(network: LocalNetwork, tasks: Tasks) -> None:
-    """Records, last watermark, end of data; end of partition only after the consumer acknowledged."""
+    """Records go first, then the last watermark, then the end of data; the end of partition only after the consumer
+    acknowledged.
+    """
     partition = network.partition()
     reader = network.reader(partition)
     task = tasks.restored(tasks.source(source([1, 2]), outputs=[edge(partition)]))
@@ -83,7 +85,7 @@ def test_a_consumer_waits_for_the_end_of_its_partitions(network: LocalNetwork, t
 
 
 def test_stopping_without_draining_finishes_nothing(network: LocalNetwork, tasks: Tasks) -> None:
-    """No last watermark, no finish(); the mode is passed on."""
+    """A stop without draining sends no last watermark and calls no ``finish``; the mode is passed on."""
     upstream, downstream = network.partition(), network.partition()
     reader = network.reader(downstream)
     recorder = Recorder()
@@ -101,7 +103,7 @@ def test_stopping_without_draining_finishes_nothing(network: LocalNetwork, tasks
 
 @pytest.mark.parametrize("depth", range(1, 6))
 def test_mails_posted_at_the_very_end_still_run(tasks: Tasks, depth: int) -> None:
-    """A mail that posts a mail that posts a mail, from finish() on (FLINK-24846)."""
+    """A mail that posts a mail that posts a mail, from ``finish`` on, still runs (FLINK-24846)."""
     recorder = Recorder()
     ran: list[int] = []
 

@@ -93,7 +93,7 @@ def test_a_thread_overtakes_nothing_that_the_loop_has_written(loop_name: str) ->
 
 
 def test_one_thread_sends_at_a_time(loop_name: str) -> None:
-    """The others, which do not wait, leave theirs to the loop."""
+    """Other threads, which do not wait, leave their frames to the loop."""
 
     async def main() -> None:
         async with raw_peer() as (channel, _, peer):
@@ -122,7 +122,7 @@ def test_one_thread_sends_at_a_time(loop_name: str) -> None:
 
 
 def test_the_loop_sends_what_the_kernel_does_not_take(loop_name: str) -> None:
-    """The rest of the frame goes out before all that is written later."""
+    """The rest of a frame that the kernel does not take goes out before all later ones."""
 
     async def main() -> None:
         async with raw_peer() as (channel, _, peer):
