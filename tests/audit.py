@@ -42,7 +42,7 @@ class Advisory:
 
 
 def required_packages() -> dict[str, str]:
-    """Names and installed versions of what flowlet requires without an extra, and of what that requires."""
+    """Return names and versions of the installed packages that flowlet requires without an extra, directly or not."""
     found: dict[str, str] = {}
     left: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     while left:
@@ -133,7 +133,7 @@ def ask_database(packages: dict[str, str]) -> dict[str, Any] | str:
 
 
 def main() -> int:
-    """Ask, compare and print; returns the exit code."""
+    """Ask, compare and print; return the exit code."""
     packages = required_packages()
     report = ask_database(packages)
     if isinstance(report, str):

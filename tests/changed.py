@@ -54,7 +54,7 @@ def beside(changed: Iterable[str], root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Pytest's exit status; 0: there are only slow tests."""
+    """Run the tests; return pytest's exit status; 0 if there are only slow tests."""
     tests = beside(changed_files())
     print("the quick tests of", " ".join(tests) or "everything", flush=True)
     done = subprocess.run([sys.executable, "-m", "pytest", *QUICK, *arguments, *tests], cwd=ROOT, check=False)

@@ -90,9 +90,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the ends of the logs of the processes that it started: its folder is gone
-    when somebody asks.
-    """
+    """Show the ends of the logs of a failed test's processes: its folder is gone when somebody asks."""
     report = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.failed and isinstance(folder, Path):
@@ -199,7 +197,7 @@ child_pids = _Children().running
 
 
 def grace_s() -> float:
-    """``GRACE_S``, as often as there are processes that want a processor: each has its part of the time."""
+    """Return ``GRACE_S``, times the number of processes that want a processor: each has its part of the time."""
     return GRACE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
@@ -234,7 +232,7 @@ def end_kept_server() -> None:
 
 @pytest.fixture(scope="session")
 def _cluster_starter() -> Iterator[ClusterStarter]:
-    """One process that has imported what JobManagers and TaskManagers import, 0.5 s of CPU each."""
+    """Yield one process that has imported all modules of JobManagers and TaskManagers, 0.5 s of CPU each."""
     with fork_server("tests.cluster_modules") as server:
         yield ClusterStarter(server)
 

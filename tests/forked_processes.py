@@ -118,7 +118,7 @@ class ForkServer:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ForkedProcess:
-        """``python ARGS``, where ARGS are ``-m``, a module and its arguments."""
+        """Start ``python ARGS``, where ARGS are ``-m``, a module and its arguments."""
         assert args[0] == "-m", f"runs modules, not {args}"
         with ExitStack() as theirs, ExitStack() as ours:
             exit_fd, their_exit = os.pipe()
@@ -197,7 +197,7 @@ def can_fork(env: Mapping[str, str]) -> bool:
 
 @contextmanager
 def fork_server(*imported: str) -> Iterator[ForkServer]:
-    """A child that has imported these modules; not the ones that it shall run."""
+    """Start a child that has imported these modules; not the ones that it shall run."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:

@@ -79,7 +79,7 @@ def _sentence(text: str) -> str:
 
 
 def _shown(option: Option[Any]) -> str:
-    """A default for people."""
+    """Return a default as readers see it."""
     match option.default:
         case _ if option.shown is not None:
             return option.shown

@@ -110,7 +110,7 @@ class PostgresServer:
             process.wait(_MAX_STOP_S)
 
     def connect(self) -> Any:
-        """A connection that begins no transaction by itself."""
+        """Return a connection that begins no transaction by itself."""
         import psycopg
 
         return psycopg.connect(self.url, autocommit=True)

@@ -114,7 +114,7 @@ def prepare(interpreter: Interpreter) -> Path:
 
 
 def requirements_digest(pyproject: bytes) -> str:
-    """A text that changes when something else is to be installed."""
+    """Return a text that changes when other packages are to be installed."""
     document = tomllib.loads(pyproject.decode())
     wanted = [document["project"]["dependencies"], document["dependency-groups"]["test"], document["build-system"]]
     return hashlib.sha256(json.dumps(wanted).encode()).hexdigest()

@@ -78,7 +78,7 @@ class Opponent:
     @classmethod
     @contextmanager
     def acting(cls, act: Callable[[int], object]) -> Iterator["Opponent"]:
-        """An opponent that calls ``act(round)`` in rounds 0, 1, 2 and so on; its thread ends with the block."""
+        """Yield an opponent that calls ``act(round)`` in rounds 0, 1, 2 and so on; its thread ends with the block."""
         opponent = cls(act)
         opponent._thread.start()
         try:

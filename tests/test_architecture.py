@@ -45,7 +45,7 @@ for each in ROWS:
 
 
 def is_known(name: str) -> bool:
-    """A test file, a test, or the beginning of the names of several (written with a star)."""
+    """Return whether a name is a test file, a test, or the beginning of the names of several (written with a star)."""
     return name in TEST_FILES or name in TEST_NAMES or any(each.startswith(name) for each in TEST_NAMES)
 
 

@@ -210,7 +210,7 @@ class Checker:
             yield f"{path[-1]}:1 is part of the import cycle {' -> '.join(path)}"
 
     def _of_packages(self) -> Iterator[str]:
-        """Cycles between packages, and names that two files have."""
+        """Yield cycles between packages, and names that two files have."""
         edges: dict[str, set[str]] = {}
         for name, targets in self.edges().items():
             if not self.modules[name].is_package:
@@ -233,7 +233,7 @@ class Checker:
 
 
 def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
-    """Paths that end where they begin; at least one of each knot."""
+    """Yield paths that end where they begin; at least one of each knot."""
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -329,7 +329,7 @@ def _stub_of(path: Path) -> str:
 
 
 def complaints_about(packages: tuple[str, ...] = (), /, **sources: str) -> list[str]:
-    """Complaints about samples; ``a__b`` stands for the module ``a.b``."""
+    """Return complaints about samples; ``a__b`` stands for the module ``a.b``."""
     return Checker({name.replace("__", "."): text for name, text in sources.items()}, frozenset(packages)).complaints()
 
 

@@ -24,8 +24,8 @@ KNOWN: Final = {
 
 
 def _late_uses(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls that make msgspec learn a type: ``decode(..., type=...)`` and ``convert`` anywhere, ``Decoder(...)`` in a
-    function.
+    """Yield calls that make msgspec learn a type: ``decode(..., type=...)`` and ``convert`` anywhere, ``Decoder(...)``
+    in a function.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

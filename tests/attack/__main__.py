@@ -18,7 +18,7 @@ from tests.attack.rows import ROWS_FILE, read_rows
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the attacks; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="attacks whose names match, as pytest's -k")

@@ -187,7 +187,7 @@ class Arena:
         self._replace_lost()
 
     def restart(self) -> None:
-        """A JobManager in place of one that was killed, with TaskManagers of its own."""
+        """Start a JobManager in place of one that was killed, with TaskManagers of its own."""
         self.job_manager.wait(10)
         self._replace_lost()
 

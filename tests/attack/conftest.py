@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """A cluster; clients and producers of this process find its secret."""
+    """Yield a cluster; clients and producers of this process find its secret."""
     seed = environment_seed()
     print(f"SEED={seed}")
     with Arena(tmp_path_factory.mktemp("arena"), seed) as running, pytest.MonkeyPatch.context() as patch:

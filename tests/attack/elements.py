@@ -50,7 +50,7 @@ class Runs:
 
 
 def doubled_key(levels: int = 40) -> bytes:
-    """A tuple of twice the tuple before, as the key of a dict: its hash takes 2^levels steps."""
+    """Return a tuple of twice the tuple before, as the key of a dict: its hash takes 2^levels steps."""
     out = [b"\x80\x04", b"]", b"}", b"K\x01"]  # [ {  1
     for _ in range(levels):
         out.append(b"2\x86")  # DUP, TUPLE2
@@ -115,7 +115,7 @@ def constant_dicts() -> bytes:
 
 
 def sizes_bomb() -> bytes:
-    """Texts whose sizes are one constant: negative, or beyond all bytes."""
+    """Return texts whose sizes are one constant: negative, or beyond all bytes."""
     return chunk(
         1000, framed(Kind.TEXT_SIZES, framed(Kind.CONSTANT, framed(Kind.INT64, struct.pack("<q", 1 << 40))), b"x")
     )
@@ -126,7 +126,7 @@ def negative_sizes() -> bytes:
 
 
 def arrow_bomb() -> bytes:
-    """A batch of a billion zeros, compressed to a few kilobytes."""
+    """Return a batch of a billion zeros, compressed to a few kilobytes."""
     out = io.BytesIO()
     schema = pyarrow.schema([("", pyarrow.int64())])
     options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
@@ -173,7 +173,7 @@ def deep_columns(depth: int = 5000) -> bytes:
 
 
 def bomb_of_pickle() -> bytes:
-    """A bytearray of a gigabyte, asked for by one small pickle."""
+    """Return one small pickle that asks for a bytearray of a gigabyte."""
     return pickled(b"\x80\x04]cbuiltins\nbytearray\n\x8a\x05\x00\x00\x00\x40\x00\x85Ra.")
 
 
@@ -182,7 +182,7 @@ def memo_bomb() -> bytes:
 
 
 def long_bomb() -> bytes:
-    """A number of a million digits, in text: to read it takes the square of that."""
+    """Return a number of a million digits, in text: to read it takes the square of that."""
     return pickled(b"\x80\x04]I" + b"9" * 1_000_000 + b"\na.")
 
 
@@ -293,7 +293,7 @@ def harmless_elements() -> list[bytes]:
 
 
 def wrong_values() -> dict[str, list[Any]]:
-    """Plain values that are not of the type (text, number)."""
+    """Return plain values that are not of the type (text, number)."""
     return {
         "numbers": [1, 2, 3],
         "texts": ["a", "b"],

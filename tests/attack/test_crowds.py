@@ -108,7 +108,7 @@ def crowd(port: int, num: int, kind: Kind) -> Iterator[Crowd]:
 
 
 def crowd_attack(arena: Arena, where: str, kind: Kind, num: int) -> None:
-    """A crowd stands at one port; new jobs and gates are served meanwhile; then all of the crowd is cut."""
+    """Put a crowd at one port; new jobs and gates are served meanwhile; then all of the crowd is cut."""
     port, process = (
         (arena.control_port, arena.job_manager) if where == "control" else (arena.task_managers[0].data_port, None)
     )
@@ -151,7 +151,9 @@ def test_control_port(arena: Arena, kind: Kind) -> None:
 
 
 def churn_attack(arena: Arena, where: str, seconds: float) -> None:
-    """Strangers come and go as fast as they can: who is in the middle of a handshake is not the one that is cut."""
+    """Let strangers come and go as fast as they can: a stranger in the middle of a handshake is not the one that is
+    cut.
+    """
     port = arena.control_port if where == "control" else arena.task_managers[0].data_port
     with arena.attack(f"strangers come and go at the {where} port") as it:
         is_over, count, lock = threading.Event(), [0], threading.Lock()

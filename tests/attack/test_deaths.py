@@ -47,7 +47,7 @@ for number, _ in enumerate(numbers.execute_and_collect("abandoned")):
 
 @contextmanager
 def program(arena: Arena, code: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """A user's process; killed at the end."""
+    """Run a user's process; kill it at the end."""
     command = [sys.executable, "-c", code, arena.address, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as popen:
         try:
@@ -67,7 +67,7 @@ def said(popen: "subprocess.Popen[str]", word: str) -> None:
 
 
 def kill_producers(arena: Arena, num: int) -> None:
-    """Kill -9 in the middle of a partition: the attempt is aborted, the gate goes on."""
+    """Kill producers (``kill -9``) in the middle of a partition: the attempt is aborted, the gate goes on."""
     with arena.attack(f"{num} producers are killed in the middle") as it, victim(arena, *TYPES["pair"][:2]) as job:
         for number in range(num):
             with program(arena, _PRODUCER, str(arena.secret_file), str(number)) as popen:
@@ -80,7 +80,7 @@ def kill_producers(arena: Arena, num: int) -> None:
 
 
 def stop_producer(arena: Arena) -> None:
-    """A producer that is stopped holds up no other producer."""
+    """Stop a producer: it holds up no other producer."""
     with arena.attack("a producer is stopped") as it, victim(arena, *TYPES["pair"][:2]) as job:
         with program(arena, _PRODUCER, str(arena.secret_file), "1") as popen:
             said(popen, "pushing")
@@ -98,7 +98,7 @@ def write_for(seconds: float, writer: PartitionWriter) -> None:
 
 
 def end_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
-    """A TaskManager is killed or stopped: its jobs, and producers that write or finish, are told why."""
+    """Kill or stop a TaskManager: its jobs, and producers that write or finish, are told why."""
     name = f"a TaskManager gets {signal_number.name}"
     with arena.attack(name, may_end=LOST, end_s=TOLD_S) as it:
         with victim(arena, *TYPES["pair"][:2]) as job:
@@ -122,7 +122,7 @@ def end_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
 
 
 def kill_client(arena: Arena, signal_number: signal.Signals) -> None:
-    """A client is killed while it reads results: its job does not run for ever with nobody to read them."""
+    """Kill a client while it reads results: its job does not run for ever with nobody to read them."""
     with arena.attack(f"a client that reads results gets {signal_number.name}") as it:
         with program(arena, _CLIENT) as popen:
             said(popen, "reading")

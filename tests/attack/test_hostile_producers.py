@@ -170,7 +170,7 @@ def peak_memory(arena: Arena) -> Iterator[list[float]]:
 
 
 def _rss(pid: int) -> float:
-    """MiB; the cheapest look that there is, for it is repeated."""
+    """Return the process's memory in MiB, by the cheapest look that there is, for it is repeated."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_MIB
     except OSError:
@@ -261,7 +261,7 @@ def test_watermarks_of_producers(arena: Arena) -> None:
 
 
 def fuzz_gate(arena: Arena, num: int) -> None:
-    """Mutations of good elements: taken as records of the type, or refused; never anything else."""
+    """Push mutations of good elements: each is taken as records of the type, or refused."""
     declared = StreamElementSerializer(declared=DeclaredRecords(PAIR))
     good = [
         declared.serialize(Chunk([(f"word {number}", number) for number in range(40)])),

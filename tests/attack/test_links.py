@@ -34,7 +34,7 @@ BIG_S: Final = 1.5
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """TaskManagers, producers and readers whose connections can be routed."""
+    """Yield TaskManagers, producers and readers whose connections can be routed."""
     folder = tmp_path_factory.mktemp("links")
     with links_arena(folder) as running, pytest.MonkeyPatch.context() as patch, routed_loops():
         patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))

@@ -145,7 +145,7 @@ WITHOUT_DEED = (mapped, None)
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """TaskManagers whose temporary folder may be removed."""
+    """Yield TaskManagers whose temporary folder may be removed."""
     folder = tmp_path_factory.mktemp("misdeeds")
     with (
         Arena(folder, environment_seed(), environment=settings_of(folder)) as running,

@@ -63,7 +63,7 @@ def touches(file: str) -> Callable[[Any], Any]:
 
 
 def deployment(proof: Path) -> TaskDeploymentDescriptor:
-    """A task that writes a file."""
+    """Return the deployment of a task that writes a file."""
     head = vertex("forged", source([1]), MapOperator(touches(str(proof)), name="map"), DiscardSink())
     job = to_message(JobGraph("forged", vertices=[head], edges=[]))
     place = RegisterTaskManager("forged", 1, "127.0.0.1", 1, 1)
@@ -166,7 +166,7 @@ def push_words(description: Any) -> str | None:
 
 
 def inject_frame(arena: Arena) -> None:
-    """A relay adds a frame of its own, which a producer must not believe."""
+    """Add a frame of the relay's own, which a producer must not believe."""
     type_info, ordinary, _ = TYPES["pair"]
     forged = encode(ErrorResponse(ErrorCode.PRODUCER_FAILED, "forged by the attacker", None))
     with arena.attack("a router before the data port injects frames") as it, victim(arena, type_info, ordinary) as job:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """One cluster for all classes."""
+    """Yield one cluster for all classes."""
     folder: Path = tmp_path_factory.mktemp("samples")
     environment = settings_of(folder) | {ROUTES: str(folder / "routes")}
     with (

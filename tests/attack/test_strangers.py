@@ -225,7 +225,7 @@ def signed(
 
 
 def forge_requests(arena: Arena) -> None:
-    """Requests that are signed wrongly, too old, seen before, or for something else."""
+    """Send requests that are signed wrongly, too old, seen before, or for another purpose."""
     with (
         arena.attack("requests with forged, old and repeated signatures") as it,
         victim(arena, *TYPES["pair"][:2]) as job,
@@ -276,7 +276,7 @@ def try_open(description: GateDescription, **changes: Any) -> str:
 
 
 def forge_tokens(arena: Arena) -> None:
-    """Tokens that are wrong, expired, of another gate or of another job."""
+    """Send tokens that are wrong, expired, of another gate or of another job."""
     with arena.attack("tokens that are forged, expired, or of others") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
         other = (
@@ -306,7 +306,7 @@ def forge_tokens(arena: Arena) -> None:
 
 
 def token_holder_reads(arena: Arena) -> None:
-    """A connection with a gate's token asks for partitions, and says everything that only insiders may."""
+    """Ask for partitions over a connection with a gate's token, and send all messages that only insiders may send."""
     with arena.attack("a gate's token used for everything else") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
         identity = GateIdentity(bytes.fromhex(gate.job_id), gate.name, gate.expires_ms)

@@ -15,7 +15,7 @@ from tests.chaos.chaos_series import plan_of_seed, run_series
 
 
 def main() -> int:
-    """Returns the exit status: 1 if a run has failed."""
+    """Run the seeds; return the exit status: 1 if a run has failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument(

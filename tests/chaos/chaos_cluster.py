@@ -133,7 +133,7 @@ class ChaosCluster:
         self.job_manager.wait_for_line(r"^JobManager listening on", READY_S)
 
     def replace_task_manager(self, place: Place) -> None:
-        """A fresh process in the place of one that has ended; returns at once."""
+        """Start a fresh process in the place of one that has ended; return at once."""
         place.process.close()
         place.process = self._start_task_manager(place.number, place.data, place.control)
         place.may_end = False
@@ -157,7 +157,7 @@ class ChaosCluster:
 
     @contextmanager
     def hogs(self, count: int) -> Iterator[None]:
-        """Processes that take all the time that they get."""
+        """Run processes that take all the time that they get."""
         with ExitStack() as stack:
             for _ in range(count):
                 hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", _HOG]))

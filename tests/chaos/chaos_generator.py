@@ -27,14 +27,14 @@ def digest(*numbers: int) -> int:
 
 
 def record(seed: int, source: int, number: int) -> Record:
-    """One record; some are longer than a small network buffer."""
+    """Return one record; some are longer than a small network buffer."""
     value = digest(seed, source, number)
     filler = "x" * (value % 40) if value % 97 else "y" * 700
     return source, value % NUM_KEYS, number, value, filler
 
 
 def rule(seed: int, number: int) -> tuple[int, int]:
-    """One record of the broadcast stream: a key of the broadcast state and its value."""
+    """Return one record of the broadcast stream: a key of the broadcast state and its value."""
     return number, digest(seed, NUM_SOURCES, number)
 
 

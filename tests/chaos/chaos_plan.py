@@ -137,7 +137,7 @@ class ClusterPlan:
 
 
 def cluster_of(seed: int) -> int:
-    """Runs with one number share a cluster."""
+    """Return the number of a run's cluster: runs with one number share it."""
     return seed // RUNS_PER_CLUSTER
 
 

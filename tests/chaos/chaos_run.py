@@ -176,7 +176,7 @@ class ChaosRun:
     def wait_for(
         self, what: str, condition: Callable[[], object], *, poll_s: float = _POLL_S, patience_s: float = PATIENCE_S
     ) -> None:
-        """Look again and again.
+        """Look again and again until the condition is true.
 
         Raises:
             ChaosError: it did not become true in time, or something else went wrong meanwhile.

@@ -119,7 +119,7 @@ def _run_on_one_cluster(
 
 
 def run_plan(cluster: ChaosCluster, plan: RunPlan, pace: Pace = Pace()) -> RunReport:
-    """One run; what went wrong is in the report."""
+    """Do one run; its errors are in the report."""
     started_s = time.monotonic()
     cluster.wait_until_free()
     scale = Scale(plan.seed, pace.num_records, pace.num_rules)

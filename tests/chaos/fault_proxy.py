@@ -145,7 +145,7 @@ class FaultProxy:
         self._loop.close()
 
     def open_entrance(self, name: str, make_finder: Callable[[], FrameFinder]) -> Entrance:
-        """A new entrance; its ``target_port`` is to be set."""
+        """Open a new entrance; its ``target_port`` is to be set."""
         entrance = Entrance(name, make_finder, self._loop)
         asyncio.run_coroutine_threadsafe(entrance.open(), self._loop).result(_CLOSE_S)
         self._entrances.append(entrance)

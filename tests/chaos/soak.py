@@ -49,7 +49,7 @@ class Watch:
             self._samples.setdefault(name, []).append(taken)
 
     def now(self) -> list[tuple[tuple[str, int], Sample]]:
-        """One sample of each process."""
+        """Take one sample of each process."""
         processes = [("this client", os.getpid()), ("JobManager", self._cluster.job_manager.pid)]
         processes += [(f"TaskManager {place.number}", place.process.pid) for place in self._cluster.places]
         found = [((name, pid), sample(pid, time.monotonic())) for name, pid in processes]
@@ -133,7 +133,7 @@ def _problems(run: ChaosRun, trends: list[Trend]) -> list[str]:
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the soak; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every-s", type=float, default=20.0, help="from one fault to the next")

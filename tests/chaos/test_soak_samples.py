@@ -7,7 +7,7 @@ from tests.chaos.soak_samples import Sample, left_over, sample, trend_of
 
 
 def samples(mib_per_hour: float, *, noise: float = 0.0, count: int = 200) -> list[Sample]:
-    """One each 2 s; some are far off."""
+    """Return one sample each 2 s; some are far off."""
     rng = random.Random(0)
     found = []
     for number in range(count):

@@ -13,7 +13,7 @@ from tests.differential.programs import random_program
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the programs; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
     parser.add_argument("--programs", type=int, default=5_000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the first one; the next one has the next seed")

@@ -23,7 +23,7 @@ _MAX_PROGRAM_S = 120.0  # usually 0.06 s; a busy machine needs more
 
 @contextmanager
 def local_cluster() -> Iterator[Run]:
-    """Runs programs; its one TaskManager is in this process."""
+    """Yield a function that runs programs; its one TaskManager is in this process."""
     with MiniCluster(num_task_managers=1) as cluster:
         yield lambda program: engine.run(program, cluster)
 
@@ -43,8 +43,8 @@ def _differs(seed: int, run: Run) -> bool:
 
 
 def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, list[int]]]:
-    """Runs the programs in several processes; gives, again and again, how many more were run and
-    which of these differ.
+    """Run the programs in several processes; yield, again and again, how many more were run and which of these
+    differ.
     """
     parts = [seeds[start : start + _SEEDS_PER_PART] for start in range(0, len(seeds), _SEEDS_PER_PART)]
     # Spawned: a fork would take over the locks that threads hold.
@@ -67,14 +67,14 @@ def _differing_alone(seeds: range) -> list[int]:
 
 
 def _give_up(seed: int) -> None:
-    """A job that hangs cannot be ended from outside: show it, and end this process."""
+    """Show a job that hangs, and end this process: it cannot be ended from outside."""
     print(f"seed {seed}: the job has not ended within {_MAX_PROGRAM_S:.0f} s\n{random_program(seed)}", file=sys.stderr)
     faulthandler.dump_traceback(all_threads=True)
     os._exit(3)
 
 
 def report(seed: int, run: Run) -> str:
-    """A program that differs, as small as it can be; a difference that comes and goes is told apart."""
+    """Return a program that differs, as small as it can be; a difference that comes and goes is told apart."""
     program = random_program(seed)
     again = f"seed {seed}; again: make differential PROGRAMS=1 SEED={seed}"
     if difference(program, run(program)) is None:

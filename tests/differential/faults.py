@@ -82,7 +82,7 @@ def generators_run_to_their_end_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def chained_functions_get_copies(patch: pytest.MonkeyPatch) -> None:
-    """An operator hands on a copy of its result."""
+    """Let an operator hand on a copy of its result."""
     emit = _Task.emit
     patch.setattr(
         _Task,
@@ -148,8 +148,8 @@ def tasks_share_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_object_stays_one_behind_an_edge(patch: pytest.MonkeyPatch) -> None:
-    """An object that was emitted twice, unchanged, arrives as one object, as it does from one
-    pickle of many records.
+    """Let an object that was emitted twice, unchanged, arrive as one object, as it does from one pickle of many
+    records.
     """
     made: dict[bytes, Any] = {}
     _with_pickle(patch, pickle.dumps, lambda pickled: made.setdefault(pickled, pickle.loads(pickled)))
@@ -176,7 +176,7 @@ def reduce_emits_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def edges_come_before_chained_consumers(patch: pytest.MonkeyPatch) -> None:
-    """A record is serialized before the consumers in its task have seen it."""
+    """Serialize a record before the consumers in its task have seen it."""
     _with_emission(patch, lambda first, second: [*second, *first])
 
 
@@ -205,7 +205,7 @@ def _with_emission(patch: pytest.MonkeyPatch, order: Callable[[list[Any], list[A
 
 
 def the_outermost_operator_is_blamed(patch: pytest.MonkeyPatch) -> None:
-    """An error on its way out is taken for one of the operators that it passes."""
+    """Blame one of the operators that an error passes on its way out."""
     emit = _Task.emit
 
     def blaming(task: _Task, step: Step, tag: str | None, value: Any, timestamp: int | None) -> None:
@@ -284,7 +284,7 @@ def the_generator_of_watermarks_comes_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermarks_come_before_their_records(patch: pytest.MonkeyPatch) -> None:
-    """A watermark overtakes the record that caused it."""
+    """Let a watermark overtake the record that caused it."""
 
     def receive(operator: Any, number: int, value: Any, timestamp: int | None) -> None:
         assigned = operator.call(value, operator.function.extract_timestamp, value, timestamp)
@@ -299,7 +299,7 @@ def watermarks_come_before_their_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermarks_wait_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Timers fire when all records have come."""
+    """Fire timers only when all records have come."""
     patch.setattr(interpreter._EventTime, "advance", _advance_at_the_end)
 
 
@@ -335,7 +335,7 @@ def results_of_timers_have_no_timestamp(patch: pytest.MonkeyPatch) -> None:
 
 
 def equal_records_are_one(patch: pytest.MonkeyPatch) -> None:
-    """1, True and 1.0 become one value at an edge, as in a dictionary."""
+    """Make one value of 1, True and 1.0 at an edge, as in a dictionary."""
     first: dict[Any, Any] = {}
 
     def loads(pickled: bytes) -> Any:

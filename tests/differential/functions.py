@@ -13,7 +13,7 @@ _MODULES: Final = (record_functions, stream_functions, time_functions, key_selec
 
 
 def function(name: str) -> Callable[..., Any]:
-    """A class of functions, or a key selector.
+    """Return a class of functions, or a key selector.
 
     Raises:
         KeyError: there is none of that name.

@@ -9,31 +9,31 @@ from tests.differential.worlds import size
 
 
 def by_size(record: Any) -> int:
-    """A computed key."""
+    """Return a computed key."""
     return size(record) % 3
 
 
 def by_type(record: Any) -> str:
-    """A computed key that is a text."""
+    """Return a computed key that is a text."""
     return type(record).__name__
 
 
 def first_field(record: Any) -> Any:
-    """A field."""
+    """Return a field."""
     return record[0]
 
 
 def k_field(record: Any) -> Any:
-    """A field of a dict."""
+    """Return a field of a dict."""
     return record["k"]
 
 
 def n_attribute(record: Any) -> int:
-    """An attribute."""
+    """Return an attribute."""
     n: int = record.n
     return n
 
 
 def constant(record: Any) -> int:
-    """One key for all."""
+    """Return one key for all."""
     return 0

@@ -378,7 +378,7 @@ class _Maker:
         self.streams.append(stream)
 
     def add_nothing(self) -> Read:
-        """A source without records."""
+        """Add a source without records."""
         number = len(self.steps)
         self.steps.append(Step(number, Kind.COLLECTION))
         return Read(number)
@@ -534,5 +534,5 @@ def random_program(seed: int) -> Program:
 
 
 def copied(records: Sequence[Any]) -> list[Any]:
-    """Records of their own for one run."""
+    """Return records of their own for one run."""
     return copy.deepcopy(list(records))

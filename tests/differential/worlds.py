@@ -103,8 +103,8 @@ def touch(record: Any) -> None:
 
 
 def _lengthen(items: list[Any], more: Any) -> None:
-    """Append; a long list gets another last element: a record that grew with each of thousands of touches would be
-    compared for minutes.
+    """Append to a list; a long list gets another last element: a record that grew with each of thousands of touches
+    would be compared for minutes.
     """
     if len(items) < _MAX_ITEMS:
         items.append(more)
@@ -129,7 +129,7 @@ def absorb(so_far: Any, record: Any) -> Any:
 
 
 def size(record: Any) -> int:
-    """A small number that depends on all of a record."""
+    """Return a small number that depends on all of a record."""
     return sum(map(ord, repr(record))) % 7
 
 

@@ -118,7 +118,7 @@ class FrozenList:
 
 
 def items_of(lines: Iterable[str]) -> dict[str, str]:
-    """Values by key.
+    """Return the values by key.
 
     Raises ValueError: a key is there twice, with another value, or an item has more than one line.
     """

@@ -11,7 +11,7 @@ _START: Final = b"\x80\x05"  # of a pickle of protocol 5; one may lie inside of 
 
 
 def names_in(data: bytes) -> set[str]:
-    """``module:qualified name`` of all that the pickles in these bytes name, wherever they begin."""
+    """Return ``module:qualified name`` of all names in the pickles in these bytes, wherever they begin."""
     found: set[str] = set()
     start = data.find(_START)
     while start >= 0:

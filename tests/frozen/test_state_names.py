@@ -79,7 +79,9 @@ def _stored_name(found: Any) -> str:
 
 
 def _public_names() -> Iterator[Any]:
-    """Classes of all kinds, and functions: a class that goes by value brings what its methods and annotations name."""
+    """Yield classes of all kinds, and functions: a class that goes by value brings the names of its methods and
+    annotations.
+    """
     for key in PUBLIC_NAMES.read():
         module, _, name = key.partition(":")
         if name and any(module == each or module.startswith(f"{each}.") for each in _PUBLIC):
@@ -93,7 +95,7 @@ def _public_names() -> Iterator[Any]:
 
 
 def _parts_of(cls: type) -> Iterator[type]:
-    """Our classes in the types of its fields."""
+    """Yield our classes in the types of its fields."""
     if not (dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or hasattr(cls, "_fields")):
         return
     try:

@@ -152,7 +152,7 @@ def room_of(module: str, rooms: Sequence[Room] = ROOMS) -> Room | None:
 
 
 def violations_of(edges: Mapping[str, set[str]], rooms: Sequence[Room] = ROOMS) -> Iterator[str]:
-    """Imports upward, ``importer > imported``, and pairs of rooms that import each other, ``room <> room``."""
+    """Yield imports upward, ``importer > imported``, and pairs of rooms that import each other, ``room <> room``."""
     both: set[tuple[str, str]] = set()
     for importer, targets in sorted(edges.items()):
         here = room_of(importer, rooms)

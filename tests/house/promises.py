@@ -144,6 +144,6 @@ def _is_within(module: str, *packages: str) -> bool:
 
 
 def mutants_beyond(killers: Mapping[str, str]) -> Iterator[str]:
-    """Mutants that die by a test whose file imports more than entries; ``killers``: that file by mutant."""
+    """Yield mutants that die by a test whose file imports more than entries; ``killers``: that file by mutant."""
     beyond = {path: beyond_entries(parse((ROOT / path).read_text(encoding="utf-8"))) for path in set(killers.values())}
     yield from (f"{mutant}: {path}" for mutant, path in killers.items() if beyond[path] and mutant not in RACES)

@@ -65,7 +65,7 @@ class Tracer:
     has_ended: threading.Event = field(default_factory=threading.Event)
 
     def seen(self, frame: FrameType, event: str, _: Any) -> None:
-        """A profile function."""
+        """Record a call, as a profile function."""
         if event != "call" or not (self.is_on or self.starts_at):
             return
         call = _call_of(frame)
@@ -126,7 +126,7 @@ def _call_of(frame: FrameType) -> Call | None:
 
 
 def stays_of(calls: Iterable[Call]) -> list[Stay]:
-    """Runs of calls of one thread in one room, in the order in which they begin."""
+    """Return runs of calls of one thread in one room, in the order in which they begin."""
     stays: list[Stay] = []
     for call in calls:
         if not stays or (stays[-1].thread, stays[-1].room) != (call.thread, call.room):
@@ -145,7 +145,7 @@ def first_visits(stays: Sequence[Stay]) -> list[Stay]:
 
 
 def drawn(visits: Sequence[Stay]) -> str:
-    """A picture of the rooms of each thread, and the order in which they are entered; of many, those where most
+    """Return a picture of the rooms of each thread, and the order in which they are entered; of many, those where most
     functions are called.
     """
     fewest = sorted((len(visit.functions) for visit in visits), reverse=True)[:MOST_DRAWN][-1]
@@ -166,7 +166,7 @@ def drawn(visits: Sequence[Stay]) -> str:
 
 
 def described(calls: Sequence[Call]) -> str:
-    """A walk as the page has it: figures, the picture, and each door."""
+    """Return a walk as the page has it: figures, the picture, and each door."""
     stays = stays_of(calls)
     visits = first_visits(stays)
     rooms = dict.fromkeys(visit.room for visit in visits)
@@ -335,7 +335,7 @@ def walk_of_a_deployment() -> list[Call]:
 
 
 def walk_of_a_state_access() -> list[Call]:
-    """``value()`` and ``update()`` of a ``ValueState`` on the heap."""
+    """Walk through ``value()`` and ``update()`` of a ``ValueState`` on the heap."""
     with _TRACER.installed(), _job(traces_state=True) as send:
         send(1)
         return list(_TRACER.calls)

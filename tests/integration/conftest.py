@@ -10,7 +10,7 @@ from bench.cluster import Cluster
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """One JobManager and two TaskManagers with one slot each, started by hand; ended after the test."""
+    """Yield one JobManager and two TaskManagers with one slot each, started by hand; end them after the test."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder) as running:
@@ -19,7 +19,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A secret file of this test's own, so that no test touches the user's."""
+    """Return a secret file of this test's own, so that no test touches the user's."""
     file = tmp_path / "secret"
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(file))
     return file

@@ -157,7 +157,7 @@ class HeldJob:
         return int(self.wait_for_checkpoint(lambda each: each["status"] == "COMPLETED" and each["id"] > after)["id"])
 
     def wait_for_failed(self, after: int = 0) -> dict[str, Any]:
-        """A checkpoint above ``after`` that has failed."""
+        """Wait for a checkpoint above ``after`` that has failed."""
         return self.wait_for_checkpoint(lambda each: each["status"] == "FAILED" and each["id"] > after)
 
     def runs_in(self, pid: int) -> bool:

@@ -335,8 +335,8 @@ def records_are_right() -> bool:
 
 
 def pace(quick_s: float) -> None:
-    """Hold a record back; the second half of them for long, so that a savepoint finds something left to do however late
-    it comes.
+    """Hold a record back; a record of the second half for long, so that a savepoint finds records in front of it
+    however late it comes.
     """
     if not go_on.is_set():
         closed["paced"] += 1
@@ -374,7 +374,7 @@ def collection(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
 
 
 def files(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
-    """Splits that were read, that one reader has, and that are not handed out."""
+    """Read files, some of whose splits were read, some are with one reader, and some are not handed out."""
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(folder)).build()
     lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "lines").uid("lines")
     return lines.map(Paced(), output_type=PAIR).key_by(lambda pair: pair[0], Types.STRING()).sum(1).uid("sum")
@@ -386,7 +386,7 @@ def replayed(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
 
 
 def arrow(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
-    """Columns from the source to the sum."""
+    """Sum columns from the source on."""
     schema = pa.schema([("key", pa.string()), ("one", pa.int64())])
     source = env.from_arrow(_batches, schema).set_parallelism(1).uid("arrow")
     paced = source.map_batches(_paced, schema).set_parallelism(1)

@@ -41,7 +41,7 @@ def _times_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def cluster_with_gate() -> Iterator[tuple[EmbeddedCluster, RunningJob]]:
-    """A TaskManager process with a job that reads a gate."""
+    """Yield a TaskManager process with a job that reads a gate."""
     cluster = EmbeddedCluster.start(1, 1, in_process=False)
     try:
         env = StreamExecutionEnvironment()

@@ -60,7 +60,7 @@ def expected(*partitions: int) -> Digest:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster of two TaskManagers whose JobManager keeps its jobs."""
+    """Yield a cluster of two TaskManagers whose JobManager keeps its jobs."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, job_manager_options=("--job-store", str(tmp_path / "jobs")), pins=False) as running:
@@ -218,7 +218,7 @@ with gate.open_partition(PartitionOffer("job", int(sys.argv[3]), int(sys.argv[4]
 
 @contextmanager
 def worker(job: Job, partition: int, attempt: int, what: str) -> Iterator["subprocess.Popen[str]"]:
-    """A producer in a process of its own, which is killed at last."""
+    """Start a producer in a process of its own, which is killed at last."""
     arguments = [job.cluster.address, str(job.cluster.secret_file), str(partition), str(attempt), what]
     process = subprocess.Popen(
         [sys.executable, "-c", PRODUCER, *arguments],

@@ -64,7 +64,7 @@ def test_a_job_goes_on_while_a_function_keeps_the_lock(parallelism: int, tmp_pat
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
-    """One TaskManager process."""
+    """Yield a cluster with one TaskManager process."""
     cluster = EmbeddedCluster.start(1, 1, in_process=False)
     yield cluster
     close_producers()

@@ -58,7 +58,7 @@ class Held(SplitSource):
 
 
 def files(folder: Path, start: int) -> Source:
-    """``PART`` numbers from ``start`` on, in two files of unequal size."""
+    """Return a source of ``PART`` numbers from ``start`` on, in two files of unequal size."""
     folder.mkdir(exist_ok=True)
     for name, part in (("a", range(start, start + 700)), ("b", range(start + 700, start + PART))):
         (folder / name).write_text("".join(f"{number}\n" for number in part))

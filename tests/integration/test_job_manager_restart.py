@@ -59,7 +59,7 @@ class CountInState(KeyedProcessFunction):
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster of two TaskManagers whose JobManager keeps its jobs."""
+    """Yield a cluster of two TaskManagers whose JobManager keeps its jobs."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with Cluster(folder, job_manager_options=("--job-store", str(tmp_path / "jobs")), pins=False) as running:

@@ -43,14 +43,14 @@ def user_job(cluster: Cluster, name: str, signals: Signals, *args: str) -> Proce
 
 @pytest.fixture(scope="module")
 def lasting_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One for all tests that leave it as they found it: with two TaskManagers and two free slots."""
+    """Yield one cluster for all tests that leave it as they found it: with two TaskManagers and two free slots."""
     with Cluster(tmp_path_factory.mktemp("lasting")) as running:
         yield running
 
 
 @pytest.fixture
 def lasting_job(lasting_cluster: Cluster, tmp_path: Path) -> Iterator[StartJob]:
-    """Starts a client of the lasting cluster, which ends with the test."""
+    """Yield a function that starts a client of the lasting cluster, which ends with the test."""
     with ExitStack() as stack:
 
         def start(name: str, signals: Signals, *args: str) -> Process:

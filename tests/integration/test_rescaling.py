@@ -157,7 +157,9 @@ def test_a_job_goes_on_from_the_checkpoint_of_another_with_any_parallelism(clust
 
 
 def check_errors(cluster: Cluster, folder: Path, path: str) -> None:
-    """A job that cannot start from its checkpoint fails before it runs, with one sentence and without a traceback."""
+    """Check that a job that cannot start from its checkpoint fails before it runs, with one sentence and without a
+    traceback.
+    """
     (Path(path).parent / "chk-99").mkdir()
     for options, message in [
         ({"path": str(folder)}, r"names no checkpoint or savepoint: there is no file _metadata in it"),

@@ -105,7 +105,7 @@ class Shell:
         self.program.write_text(PROGRAM)
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        """Standard output, or standard error of a command that fails."""
+        """Run a command; return its standard output, or the standard error of a failure."""
         command = [sys.executable, "-m", "flowlet", *arguments]
         done = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False

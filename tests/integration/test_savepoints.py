@@ -111,7 +111,7 @@ def test_a_job_goes_on_from_the_savepoint_of_another(
 
 
 def named_in_state(names: str) -> list[Any]:
-    """Classes and functions of ours by the last part of their names."""
+    """Return classes and functions of ours by the last part of their names."""
     keys = [key for name in names.split() for key in STATE_NAMES.read() if key.endswith(f":{name}")]
     assert len(keys) == len(names.split())
     places = [present_name(*key.split(":")) for key in keys]

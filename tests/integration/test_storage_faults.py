@@ -37,7 +37,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with four megabytes."""
+    """Yield a file system of its own with four megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -244,7 +244,10 @@ DAMAGES = [
 
 
 def kill_and_damage(cluster: Cluster, job: HeldJob, root: Path, damage: Callable[[Path], object]) -> int:
-    """No checkpoint follows the kill, so the newest one is restored; a new TaskManager comes when it is damaged."""
+    """Kill a TaskManager, and damage the checkpoint that is restored next; then start a new TaskManager.
+
+    No checkpoint follows the kill, so the newest one is restored.
+    """
     (task_manager,) = cluster.task_managers
     task_manager.send(signal.SIGKILL)
     task_manager.wait(PATIENCE_S)

@@ -85,8 +85,8 @@ class Driver:
         self.num_tasks += sum(each.parallelism for each in message.vertices)
 
     def settle(self) -> None:
-        """A job is over for the JobManager a moment before its last connection is closed here and its last thread has
-        ended.
+        """Wait until the last connection is closed and the last thread has ended: a job is over for the JobManager a
+        moment before.
         """
         network = self._executor.network
         pool = network.buffer_pool

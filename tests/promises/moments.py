@@ -30,7 +30,7 @@ class CountedLock:
 
     @classmethod
     def count_from_here(cls, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Locks that are made from now on are counted."""
+        """Count locks that are made from now on."""
         cls.num_held = 0
         monkeypatch.setattr(threading, "Lock", cls)
 
@@ -96,7 +96,7 @@ def no_moment() -> Iterator[None]:
 
 
 def every_moment(monkeypatch: pytest.MonkeyPatch, at_least: int) -> Iterator[Moment]:
-    """One moment after the other, until a scenario has come to its end before; there are ``at_least`` so many."""
+    """Yield one moment after the other, until a scenario has come to its end before; there are ``at_least`` so many."""
     CountedLock.count_from_here(monkeypatch)
     for number in itertools.count():
         moment = Moment(number)

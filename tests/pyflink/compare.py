@@ -81,7 +81,7 @@ class Finding:
 
 
 def read_names() -> list[Name]:
-    """PyFlink's names, each once: a class that is listed in two parts belongs to the first."""
+    """Return PyFlink's names, each once: a class that is listed in two parts belongs to the first."""
     found: dict[tuple[str, str], Name] = {}
     for line in API.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -31,7 +31,9 @@ SELDOM: Final = {"execution.checkpointing.interval": "1 h", "execution.checkpoin
 
 @contextmanager
 def producers(goes_on: bool) -> Iterator[None]:
-    """A cluster, and producers that push all rows, or one partition and half of another one until the context ends."""
+    """Run a cluster, and producers that push all rows, or one partition and half of another one until the context
+    ends.
+    """
     secret = bytes.fromhex(Path("../secret").read_text("ascii").strip())
     with patch.object(secrets, "token_bytes", lambda size: secret[:size]):
         cluster = MiniCluster(1, 1)

@@ -98,7 +98,7 @@ MAIN_PROGRAMS: Final = ("states", "in-flight")
 
 
 def names() -> list[tuple[str, str]]:
-    """Pairs of a program and a state back end, each with a stored savepoint."""
+    """Return pairs of a program and a state back end, each with a stored savepoint."""
     found = [
         (name, backend)
         for name, job in JOBS.items()
@@ -109,7 +109,7 @@ def names() -> list[tuple[str, str]]:
 
 @contextmanager
 def at_work(folder: Path) -> Iterator[None]:
-    """Jobs run in this process, know the secret, and have ``folder`` as their working directory; all is put back at the
+    """Run jobs in this process, with the secret and with ``folder`` as their working directory; put all back at the
     end.
     """
     secret = folder / "secret"

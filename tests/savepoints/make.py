@@ -28,7 +28,7 @@ from tests.savepoints.jobs import (
 
 
 def make(name: str, backend: str, into: Path, revision: str) -> None:
-    """One archive."""
+    """Make one archive."""
     job = JOBS[name]
     with tempfile.TemporaryDirectory() as scratch, at_work(Path(scratch)):
         whole = run_to_its_end(name, backend)

@@ -234,7 +234,7 @@ SERVERS: Final[list[str]] = []  # of the broker that runs
 
 @contextmanager
 def broker(goes_on: bool) -> Iterator[None]:
-    """A broker with all messages, or with the first half of them."""
+    """Run a broker with all messages, or with the first half of them."""
     from tests.kafka.brokers import mock_cluster  # here, because it needs a package
 
     with mock_cluster() as cluster:

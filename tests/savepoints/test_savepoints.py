@@ -67,7 +67,9 @@ def test_a_job_goes_on_from_a_stored_savepoint(name: str, backend: str, folder: 
 
 
 def renew_markers() -> None:
-    """Markers are kept for a month, and rows that have none are refused then: this database was in use until now."""
+    """Renew the markers: they are kept for a month, and rows that have none are refused then; this database was in use
+    until now.
+    """
     with closing(sqlite3.connect("database.db")) as database, database:
         database.execute("UPDATE flowlet_commits SET committed_ms = ?", (int(time.time() * 1000),))
 

@@ -47,7 +47,7 @@ TRIPLE: Final = Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG()])
 
 
 def _items() -> Iterator[tuple[Any, int] | int]:
-    """Records out of order, some of them late, and a watermark behind every fifth one."""
+    """Yield records out of order, some of them late, and a watermark behind every fifth one."""
     for number in range(NUM_RECORDS):
         timestamp = 10 * number - (130 if number % 11 == 10 else 7 * (number % 3))
         yield (f"key {number % NUM_KEYS}", number, timestamp), timestamp
@@ -163,7 +163,7 @@ def ms(number: int) -> Time:
 
 
 def time_windows(env: StreamExecutionEnvironment) -> None:
-    """Windows with their own triggers, whose contents a dictionary has between snapshots."""
+    """Build windows with their own triggers, whose contents a dictionary has between snapshots."""
     pairs, late = keyed(env), OutputTag("late", TRIPLE)
     tumbling = pairs.window(TumblingEventTimeWindows.of(ms(100), ms(10)))
     keep(tumbling.reduce(add).uid("tumbling"), "tumbling")
@@ -197,7 +197,7 @@ class ShowSession(ProcessWindowFunction):
 
 
 def other_windows(env: StreamExecutionEnvironment) -> None:
-    """Counts, triggers, evictors, and windows of all records."""
+    """Build count windows, windows with triggers and evictors, and windows of all records."""
     source = records(env)
     pairs = source.key_by(first, Types.STRING())
     keep(pairs.count_window(4).reduce(add).uid("count"), "count")
@@ -294,7 +294,7 @@ def columns(env: StreamExecutionEnvironment, name: str = "feed", start: int = 0,
 
 
 def column_aggregations(env: StreamExecutionEnvironment) -> None:
-    """Running results come per row."""
+    """Build aggregations of columns whose running results come per row."""
     by_key = columns(env).key_by("k")
     for name, stream in (
         ("sum", by_key.sum("n")),
@@ -311,7 +311,7 @@ BATCH_ROWS, NUM_BATCHES = 300, 12
 
 
 def _batches(subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
-    """Large ones: aggregations keep their state in arrays."""
+    """Yield large batches: aggregations keep their state in arrays."""
     for start in range(0, BATCH_ROWS * NUM_BATCHES, BATCH_ROWS):
         numbers = range(start, start + BATCH_ROWS)
         keys = [None if number % 7 == 6 else f"key {number % 5}" for number in numbers]
@@ -351,7 +351,7 @@ def column_batches(env: StreamExecutionEnvironment) -> None:
 
 
 def column_windows(env: StreamExecutionEnvironment) -> None:
-    """No row is late: the watermark is far behind."""
+    """Build windows of columns without late rows: the watermark is far behind."""
     rows = columns(env).with_event_time("ts", Duration.of_millis(10_000))
     by_key = rows.key_by("k")
     tumbling, sliding = TumblingEventTimeWindows.of(ms(500)), SlidingEventTimeWindows.of(ms(600), ms(200))

@@ -15,7 +15,7 @@ from tests.sim.world import SimulationError, World
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the simulation; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000, help="how many steps at least")
     parser.add_argument("--seed", type=int, default=0, help="the first world; the next one has the next seed")

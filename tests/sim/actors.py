@@ -319,7 +319,7 @@ class Producer(Actor):
                 partition.flush_all()
 
     def _bounded(self, size: int) -> int:
-        """A size that cannot block: one buffer is free, and the guarantee may hold more."""
+        """Return a size that cannot block: one buffer is free, and the guarantee may hold more."""
         segment = self.world.mix.segment_size
         if size <= segment:
             return size
@@ -476,8 +476,8 @@ class Consumer(Actor):
         return [] if found is None else [found]
 
     def check_priority(self) -> None:
-        """A priority event that can be polled was told of, remote or local, so that it overtakes the data of all
-        channels.
+        """Check that the gate was told of a priority event that can be polled, remote or local, so that it overtakes
+        the data of all channels.
         """
         if self.is_done or not self._is_requested or self.gate.priority_event_available_future().is_done:
             return

@@ -71,7 +71,7 @@ class Ledger:
             self.violation = text
 
     def note_direct(self, frame: bytes) -> None:
-        """One data buffer goes past the loop, whole or with its rest behind it."""
+        """Note one data buffer that goes past the loop, whole or with its rest behind it."""
         _, _, _, receiver, _, _, sequence_number, _, data_type, _, _ = BUFFER_RESPONSE_HEADER.unpack_from(frame)
         flow = self.flow(InputChannelID(receiver))
         self.require(data_type == DataType.DATA_BUFFER, f"{receiver.hex()}: data type {data_type} went past the loop")

@@ -53,7 +53,7 @@ class Mix:
 
     @classmethod
     def draw(cls, rng: Random) -> "Mix":
-        """A mix of its own for every seed."""
+        """Draw a mix of its own for every seed."""
         kinds = ("cut", "fail", "cancel", "stall", "refuse")
         has_faults = rng.random() < 0.5
         exclusive = rng.choice((0, 0, 1, 1, 2, 3, 8))

@@ -114,5 +114,5 @@ class RangeStream:
 
 
 def marked(record: bytes, place: int) -> bytes:
-    """``record`` in bytes that say to which place of a range it is written."""
+    """Return ``record`` in bytes that say to which place of a range it is written."""
     return record.translate(_TABLES[place])

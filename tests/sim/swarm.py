@@ -45,7 +45,7 @@ def silent_logs() -> Iterator[None]:
 
 
 def run_swarm(num_steps: int, first_seed: int = 0) -> SwarmResult:
-    """Worlds from ``first_seed`` on, until ``num_steps`` steps were made.
+    """Run worlds from ``first_seed`` on, until ``num_steps`` steps were made.
 
     Raises:
         SimulationError: an invariant broke.

@@ -140,7 +140,7 @@ class Link(Actor):
         return MessageEncoder(), MessageDecoder(config), ServerTap(self.ledger), handler, self.queue
 
     def _direct_writer(self, channel: NetworkChannel, end: SimTransport) -> DirectWriter:
-        """Producers that flush send a little past the loop, as in production."""
+        """Return a writer by which producers that flush send a little past the loop, as in production."""
         flush = partial(self.server_node.loop.loop.call_soon, channel.transport_flush)
         sock = DirectSocket(end, self.ledger.note_direct)
         return DirectWriter(
@@ -148,7 +148,7 @@ class Link(Actor):
         )
 
     def _use_decoder(self, channel: NetworkChannel) -> FrameDecoder:
-        """Decoders with tiny buffers, so that every way of reading is used."""
+        """Return a decoder with tiny buffers, so that every way of reading is used."""
         mix, decoder = self.world.mix, channel.pipeline.find(MessageDecoder)
         assert decoder is not None, "every pipeline has one"
         decoder.frames = FrameDecoder(
@@ -379,7 +379,7 @@ class World:
     def dial(
         self, client: Node, protocol_factory: Callable[[], NetworkChannel], host: str, port: int
     ) -> asyncio.Future[tuple[SimTransport, NetworkChannel]]:
-        """A new connection, which takes its time."""
+        """Open a new connection, which takes its time."""
         link = Link(
             self, f"link {len(self.links)}", client, self.nodes[int(host.rpartition(".")[2]) - 1], protocol_factory()
         )

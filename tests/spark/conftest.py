@@ -149,7 +149,7 @@ class GateCluster(MiniCluster):
 
 
 def into(cluster: GateCluster, gate: str = "clicks", **options: Any) -> Any:
-    """A ``GateSink``; imported late, as PySpark may be missing."""
+    """Return a ``GateSink``; it is imported late, as PySpark may be missing."""
     from flowlet.spark import GateSink
 
     return GateSink(gate, jobmanager=cluster.address, secret_file=cluster.secret_file, **options)
@@ -157,7 +157,7 @@ def into(cluster: GateCluster, gate: str = "clicks", **options: Any) -> Any:
 
 @pytest.fixture
 def cluster(spark: Any, tmp_path: Path) -> Iterator[GateCluster]:
-    """A JobManager and a TaskManager in this process; Spark's workers come in over TCP."""
+    """Yield a JobManager and a TaskManager in this process; Spark's workers come in over TCP."""
     with GateCluster(num_task_managers=1) as cluster:
         assert cluster.target.secret is not None
         cluster.secret_file = write_secret(cluster.target.secret, tmp_path)

@@ -38,7 +38,7 @@ def careful(row: Any) -> int:
 
 
 def started(cluster: GateCluster, folder: Path, producers: int) -> tuple[list[int], threading.Thread]:
-    """A job with checkpoints whose results a thread reads."""
+    """Start a job with checkpoints whose results a thread reads."""
     configuration = Configuration()
     configuration.set_string("execution.checkpointing.dir", str(folder / "checkpoints"))
     configuration.set_string("execution.checkpointing.interval", "100 ms")

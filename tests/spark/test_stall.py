@@ -135,7 +135,7 @@ def collect(jobmanager: str, door: Path) -> CloseableIterator:
 
 
 def watch(task_manager: int, workers: Path) -> dict[str, list[int]]:
-    """Memory of the TaskManager and of both workers, twice a second while all stand still."""
+    """Record the memory of the TaskManager and of both workers, twice a second while all stand still."""
     tick = threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     while len(list(workers.iterdir())) < 2:

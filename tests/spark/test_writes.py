@@ -110,7 +110,7 @@ def test_a_partition_whose_worker_died_when_it_was_counted_is_not_pushed_again(
 
 @pytest.fixture
 def narrow_cluster(spark: Any, tmp_path: Path) -> Iterator[GateCluster]:
-    """A gate takes one producer at a time."""
+    """Yield a cluster whose gates take one producer at a time."""
     config = TaskExecutorConfig(network=NetstackConfig(max_producers_per_gate=1))
     with GateCluster(num_task_managers=1, config=config) as cluster:
         assert cluster.target.secret is not None

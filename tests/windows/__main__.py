@@ -17,7 +17,7 @@ _CASES_PER_PART = 250
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the cases; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.windows", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the first one; the next one has the next seed")

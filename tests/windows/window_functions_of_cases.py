@@ -49,7 +49,7 @@ from tests.windows import window_cases as cases
 
 
 def span_of(window: Any) -> tuple[Any, ...]:
-    """A window in the words of the reference."""
+    """Return a window in the words of the reference."""
     if isinstance(window, TimeWindow):
         return "time", window.start, window.end
     return ("count", window.id) if isinstance(window, CountWindow) else ("global",)

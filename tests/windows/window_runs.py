@@ -132,7 +132,7 @@ class WindowRun:
             harness.close()
 
     def leftovers(self) -> list[Any]:
-        """Timers and states of windows that are over."""
+        """Return timers and states of windows that are over."""
         return []
 
 
@@ -202,7 +202,7 @@ def differing(seeds: Iterable[int], on_case: Callable[[int], None] | None = None
 
 
 def report(seed: int) -> str:
-    """A case that differs, with the steps that it needs."""
+    """Return a case that differs, with the steps that it needs."""
     case = _shrunk(random_case(seed))
     return f"seed {seed}; again: make windows CASES=1 SEED={seed}\n{case}\n{difference(case)}"
 

@@ -16,7 +16,7 @@ UNALIGNED = CheckpointBarrier(1, 1, CheckpointOptions(alignment=Alignment.UNALIG
 
 @pytest.fixture
 def server() -> Iterator[ServerSide]:
-    """A gather write of it has room for 16 buffers."""
+    """Yield a server whose gather write has room for 16 buffers."""
     one = ServerSide(replace(CONFIG, max_gather_bytes=16 * SEGMENT))
     yield one
     one.close()

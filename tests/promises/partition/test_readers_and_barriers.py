@@ -23,7 +23,7 @@ from tests.netstack.partition.producing import (
 
 @pytest.fixture
 def it() -> Iterator[Producing]:
-    """One subpartition."""
+    """Yield one subpartition."""
     producing = Producing(1)
     yield producing
     producing.close()
