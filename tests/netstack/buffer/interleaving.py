@@ -125,7 +125,7 @@ class ScheduledLock:
 
 
 class FakeThreading:
-    """What the pools use of ``threading``."""
+    """The part of ``threading`` that the pools use."""
 
     Lock = ScheduledLock
     get_ident = staticmethod(threading.get_ident)

@@ -1,4 +1,4 @@
-"""What the tests of the pools share."""
+"""Helpers that the tests of the pools share."""
 
 import threading
 from collections.abc import Callable

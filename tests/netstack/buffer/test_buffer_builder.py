@@ -100,7 +100,7 @@ def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
 
 
 def test_finish_twice_changes_nothing() -> None:
-    """The second call returns the same size."""
+    """A second ``finish`` returns the size that the first one returned."""
     builder, _ = make_builder()
     builder.append_and_commit(b"ab")
 
@@ -108,8 +108,8 @@ def test_finish_twice_changes_nothing() -> None:
 
 
 def test_try_build_makes_no_empty_buffer() -> None:
-    """BufferBuilderAndConsumerTest build empty buffer: None when nothing new is there; finished is
-    seen all the same.
+    """BufferConsumer's ``try_build`` returns None when no new bytes are there, and still sees that the builder is
+    finished. Flink's BufferBuilderAndConsumerTest, build empty buffer.
     """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
@@ -139,7 +139,7 @@ def test_skip_moves_the_reader() -> None:
 
 
 def test_an_event_is_finished_from_the_start() -> None:
-    """It needs no segment and is no data."""
+    """An event needs no segment and does not count as data."""
     consumer = BufferConsumer.of_event(b"\0\0\0\1", DataType.EVENT_BUFFER)
 
     assert (consumer.is_finished, consumer.is_data_available, consumer.is_buffer) == (True, True, False)
@@ -243,7 +243,7 @@ def test_copies_read_the_same_bytes_each_from_its_own_position() -> None:
 
 
 def test_a_copy_of_what_is_gone_is_refused() -> None:
-    """Nobody holds the segment any more."""
+    """A consumer cannot be copied after the last holder of its segment has let go."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.close()
@@ -265,7 +265,7 @@ def test_one_event_serves_many_subpartitions() -> None:
 
 
 def test_a_consumer_of_a_complete_buffer() -> None:
-    """It takes the reference over; offset, type and compression stay what they are."""
+    """The consumer takes over the reference to the buffer; offset, type and compression stay as they are."""
     recycler = CountingRecycler()
     segment = MemorySegment(memoryview(bytearray(b"0123456789")))
     buffer = NetworkBuffer(segment, recycler, 4, DataType.DATA_BUFFER, is_compressed=True, offset=3)
@@ -371,7 +371,7 @@ def test_take_hands_the_reference_on_when_the_writer_has_finished() -> None:
 
 
 def test_a_repr_is_one_line_in_every_state() -> None:
-    """What is open, finished or closed can be told apart, in one line."""
+    """The repr tells apart whether builder and consumer are open, finished or closed, in one line."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"abc")

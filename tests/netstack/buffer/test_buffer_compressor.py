@@ -37,7 +37,7 @@ def make_buffer(content: bytes, data_type: DataType = DataType.DATA_BUFFER) -> t
 
 
 def compressed(content: bytes) -> NetworkBuffer:
-    """What arrives from the wire."""
+    """Return a compressed buffer as it arrives from the wire."""
     return NetworkBuffer.unpooled(content, DataType.DATA_BUFFER, is_compressed=True)
 
 
@@ -114,7 +114,7 @@ def test_events_and_compressed_buffers_are_left_alone() -> None:
 
 
 def test_the_format_is_flinks() -> None:
-    """Two little-endian lengths, then the raw block: 100 times the same byte, written out."""
+    """The format is two little-endian lengths, then the raw block; here 100 equal bytes, written out."""
     buffer, _ = make_buffer(b"a" * 100)
     block = bytes.fromhex("1f6101004b506161616161")
 
@@ -200,7 +200,9 @@ assert "pyarrow" in sys.modules
     ],
 )
 def test_what_the_peer_claims_is_checked_before_memory_is_allocated(content: bytes, text: str) -> None:
-    """BufferCompressionTest: decompress empty buffer, and every other lie; the buffer goes home all the same."""
+    """Every false claim about the length is refused, and the buffer is recycled nevertheless.  The case of an empty
+    buffer is from Flink's BufferCompressionTest.
+    """
     recycler = CountingRecycler()
     segment = MemorySegment(memoryview(bytearray(content or b"x")))
     buffer = NetworkBuffer(segment, recycler, len(content), DataType.DATA_BUFFER, is_compressed=True)

@@ -74,8 +74,8 @@ def test_listeners_are_told_of_the_end_once(pool: LocalBufferPool) -> None:
 
 
 def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(network: NetworkBufferPool) -> None:
-    """FLINK-24035: the pool is born with nothing; its listeners are told all the same when the global one refills, one
-    by one.
+    """FLINK-24035: the listeners of a pool that is created without segments are called one by one when the network pool
+    gets segments back.
     """
     others = network.request_unpooled("all but the guarantee", NUM_BUFFERS - 2)
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=2)

@@ -56,7 +56,7 @@ def bytes_of(buffers: list[NetworkBuffer]) -> list[bytes]:
 
 
 def test_a_content_is_handed_over_without_bytes() -> None:
-    """As a data buffer whose size is an estimate."""
+    """A content is handed over as a data buffer whose size is an estimate; no bytes are made."""
     content = Content()
 
     buffer, _ = taken(content)

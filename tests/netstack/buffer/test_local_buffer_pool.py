@@ -391,7 +391,9 @@ def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBuf
 
 
 def test_raw_segments_can_be_counted_for_a_channel(network: NetworkBufferPool) -> None:
-    """Whoever wants no builder recycles through ``recycler``."""
+    """A raw segment, taken without a builder, counts for its channel until ``recycler`` of that channel gets it
+    back.
+    """
     pool = network.create_buffer_pool(
         owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1
     )
@@ -521,7 +523,7 @@ def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, 
 
 @pytest.mark.parametrize("num_buffers", [1, 2])
 def test_the_last_buffers_that_come_home_together_unmap_a_destroyed_pool(num_buffers: int) -> None:
-    """Nobody else stands in line for them, and yet the network pool has to hear of it."""
+    """The network pool unmaps its memory once the last buffers are recycled, even if no pool waits for them."""
     network = NetworkBufferPool(4, 64)
     pool = network.create_buffer_pool(owner="p", num_required=1, max_buffers=2)
     buffers = buffers_of(pool, num_buffers)

@@ -42,7 +42,7 @@ def test_the_last_recycle_returns_the_segment() -> None:
 
 
 def test_a_second_recycle_is_refused_and_changes_nothing() -> None:
-    """A double release would hand the same memory to two tasks."""
+    """A second release is refused: it would hand one piece of memory to two tasks."""
     buffer, recycler = make_buffer()
     buffer.recycle()
 
@@ -110,7 +110,7 @@ def test_an_unpooled_buffer_is_the_bytes_themselves() -> None:
 
 
 def test_freed_memory_is_poisoned_in_debug_mode() -> None:
-    """Whoever kept a view sees rubbish, not the next owner's data."""
+    """A view that outlives its buffer shows rubbish, not the next owner's data."""
     buffer, recycler = make_buffer()
     view = buffer.view
 
@@ -121,7 +121,7 @@ def test_freed_memory_is_poisoned_in_debug_mode() -> None:
 
 
 def test_a_lease_counts_its_holders() -> None:
-    """What one needs to find a leak; also in one line."""
+    """The count and the one-line repr of a lease help to find a leak."""
     buffer, _ = make_buffer()
     before = buffer.lease.count
 

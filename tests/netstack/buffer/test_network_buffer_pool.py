@@ -53,7 +53,7 @@ def sizes(*pools: LocalBufferPool) -> list[int]:
 
 
 def test_segments_have_the_size_and_do_not_overlap(ten: NetworkBufferPool) -> None:
-    """What is written to one is not seen in another."""
+    """A write to one segment changes no other segment."""
     segments = ten.request_unpooled("test", 10)
 
     for segment in segments:
@@ -90,7 +90,7 @@ def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
 
 
 def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks(ten: NetworkBufferPool) -> None:
-    """What was warm stays at hand; as soon as others come, the free surplus is theirs."""
+    """A pool keeps its free segments for its next request; as soon as other pools are created, they get the surplus."""
     pool = ten.create_buffer_pool(owner="pool", num_required=2, max_buffers=8)
     segments = drain(pool)
     assert ten.num_available == 2
@@ -198,7 +198,7 @@ def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(ten: Network
 
 
 def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool) -> None:
-    """Who lacks part of his guarantee comes first, although he came last."""
+    """A pool that lacks part of its guarantee is served first, even if it asked last."""
     user = ten.create_buffer_pool(owner="user", num_required=1, max_buffers=9)
     used = drain(user)
     patient = ten.create_buffer_pool(owner="patient", num_required=1, max_buffers=None)
@@ -819,7 +819,7 @@ def test_a_repr_is_one_line_that_names_the_owner() -> None:
 
 
 def test_a_place_in_line_ends_when_the_pool_gets_its_segment_another_way() -> None:
-    """It shrank while it waited, a segment became free, and it grew again: one segment, not two."""
+    """A pool that shrinks while it waits, gets a free segment and grows again ends up with one segment, not two."""
     network = NetworkBufferPool(4, 8)
     user = create(network, 1)
     used = [take(user) for _ in range(4)]

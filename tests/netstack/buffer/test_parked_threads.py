@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S
 
 
 def test_a_parked_writer_gets_the_recycled_segment(bounded: LocalBufferPool) -> None:
-    """It sleeps until then, says so, and its wait is counted."""
+    """A writer sleeps until a segment is recycled; the pool counts it as parked, and the time that it waits."""
     segments = [take(bounded) for _ in range(3)]
     writer = Blocked(bounded)
     num_parked, blocked = bounded.num_parked, bounded.hard_blocked_ns
@@ -72,7 +72,7 @@ def test_the_spare_segment_goes_to_the_next_parked_writer() -> None:
 
 
 def test_destroy_wakes_a_parked_writer_with_an_error(bounded: LocalBufferPool) -> None:
-    """Nobody sleeps in a pool that is gone."""
+    """No writer goes on sleeping in a destroyed pool."""
     segments = [take(bounded) for _ in range(3)]
     pending = bounded.available_future()
     writer = Blocked(bounded)
@@ -165,7 +165,7 @@ def test_a_parked_writer_looks_around_by_itself(
 
 
 def test_every_parked_writer_gets_one_of_the_buffers_that_come_together(bounded: LocalBufferPool) -> None:
-    """As if they had come one by one."""
+    """Buffers that are recycled together wake as many writers as buffers that are recycled one by one."""
     buffers = buffers_of(bounded, 3)
     writers = [Blocked(bounded) for _ in range(3)]
 

@@ -54,7 +54,7 @@ def test_hist_20654_a_double_release_names_everybody_who_held_the_buffer(network
 
 
 def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(network: NetworkBufferPool) -> None:
-    """FLINK-20654: also without a buffer around it; before anybody else can be handed the same memory."""
+    """FLINK-20654: a raw segment is checked like a buffer, before its memory can be handed out twice."""
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=2)
     segment = pool.request_segment_nowait()
     assert segment is not None
@@ -120,7 +120,9 @@ def test_use_after_release_names_who_released() -> None:
 
 
 def test_a_forgotten_buffer_is_an_error_at_the_end_of_its_pool() -> None:
-    """A leak: dropped without being recycled.  The end is complete all the same, and says who took the buffer."""
+    """A buffer that was dropped without being recycled is a leak: ``destroy`` does all its work, then raises an error
+    that names the function that took the buffer.
+    """
     network = NetworkBufferPool(4, 32)
     forget_a_buffer(network)
     gc.collect()
@@ -134,7 +136,7 @@ def test_a_forgotten_buffer_is_an_error_at_the_end_of_its_pool() -> None:
 
 
 def test_a_buffer_that_is_still_held_is_no_leak() -> None:
-    """It may come home after the end, from a transport for example."""
+    """A buffer that is recycled after the end of its pool, for example by a transport, is no error."""
     network = NetworkBufferPool(4, 32)
     pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=1)
     buffer = pool.request_buffer_nowait()
@@ -168,7 +170,7 @@ def test_a_segment_is_never_out_twice() -> None:
 
 
 def test_an_abandoned_buffer_cannot_be_used() -> None:
-    """What a listener refused stays with its pool, so the listener has no business with it."""
+    """A buffer that a listener refused belongs to its pool: the listener can no longer recycle it."""
     buffer = NetworkBuffer.unpooled(b"abc", DataType.DATA_BUFFER)
     buffer.lease.abandon()
 

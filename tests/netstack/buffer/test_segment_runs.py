@@ -184,7 +184,9 @@ class Listener:
 def state_after(
     is_run: bool, counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int
 ) -> object:
-    """What a pool looks like after ``num_returned`` segments of subpartition 1 came back, together or one by one."""
+    """Return the state of a pool after ``num_returned`` segments of subpartition 1 came back, together or one by
+    one.
+    """
     it = Fixture(10, MAX_PER_CHANNEL)
     pool = it.pool
     it.fill()
@@ -261,7 +263,9 @@ def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
 
 
 def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free() -> None:
-    """Who was called for the first one is not through with it: the others have to be called all the same."""
+    """A run of segments wakes one thread for each free segment, also for one that was free before and whose thread has
+    not taken it yet.
+    """
     it = Fixture(4)
     it.fill()
     held = it.pool.request_segments_blocking(4)

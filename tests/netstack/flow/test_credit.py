@@ -33,7 +33,7 @@ def test_a_grant_below_one_is_the_peers_error(bad: int) -> None:
 
 
 def test_a_grant_that_overflows_is_the_peers_error() -> None:
-    """What may be outstanding fits an i32, exactly."""
+    """The outstanding credit fits an i32: exactly the maximum is accepted, one more is refused."""
     credit = SenderCredit(MAX_CREDIT - 1)
 
     credit.grant(1)

@@ -344,7 +344,9 @@ def hello_to(authority: str) -> Message:
     ],
 )
 def test_a_server_takes_hellos_to_its_own_addresses(dialled: str, here: str, others: tuple[str, ...]) -> None:
-    """That of its socket, in any spelling, and those of the configuration."""
+    """A server accepts hellos to the address of its socket, in any spelling, and to the addresses of its
+    configuration.
+    """
     server = Handshake(Role.PRODUCER, KEY, NONCES[Role.PRODUCER], versions=ONE, authorities=others)
     server.connected(tls_binding=None, authority=here)
 
@@ -495,7 +497,7 @@ def test_a_gate_that_is_not_known_is_refused(change: dict[str, object]) -> None:
 
 
 def test_a_token_does_not_open_partitions() -> None:
-    """Whoever has one and says hello as a consumer does not know the key of consumers."""
+    """A client that has only a gate's token cannot prove that it is a consumer: it does not know the consumers' key."""
     thief = Handshake(Role.CONSUMER, derive_key(gate_token(SECRET, GATE)), b"c" * 32)
     server = listen()
     server.connected(tls_binding=None)

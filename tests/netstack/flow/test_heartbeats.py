@@ -1,4 +1,4 @@
-"""When a connection needs a heartbeat, and when its peer is lost."""
+"""The times at which a connection needs a heartbeat, and at which its peer counts as lost."""
 
 import pytest
 
@@ -16,7 +16,9 @@ def looks(
 
 
 def test_a_quiet_end_sends_before_its_peer_has_waited_an_interval() -> None:
-    """It looks twice per interval; what it sent counts as a sign of life until the look after the next."""
+    """A connection is looked at twice per interval; bytes that were sent count as a sign of life until the look after
+    the next.
+    """
     heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
 
     assert heartbeats.look_s == 1.0

@@ -1,4 +1,4 @@
-"""What one subtask of a gate takes, refuses and counts."""
+"""The offers that one subtask of a gate takes, refuses and counts."""
 
 from dataclasses import replace
 
@@ -27,7 +27,9 @@ def code_of(refusal: Refusal | None) -> RefusalCode | None:
 
 
 def test_a_repeated_attempt_is_refused_unless_the_first_was_aborted() -> None:
-    """An offer that another subtask had no room for comes again as the same attempt."""
+    """An attempt that was open or completed is refused when it is offered again; an aborted one is admitted, because an
+    offer that another subtask had no room for is repeated with its number.
+    """
     book = OfferBook(SHAPE)
     for partition, is_complete in ((0, True), (1, False)):
         assert book.admit(offer_of(partition)) is None
@@ -80,7 +82,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_crowd_waits_in_the_order_of_its_arrival() -> None:
-    """Nobody overtakes, not even when there is room; what is wrong in itself is told first."""
+    """No offer overtakes another one, not even when there is room; an offer that is wrong in itself is refused for that
+    reason first.
+    """
     book = OfferBook(SHAPE, max_open=2)
     for partition in range(2):
         assert book.admit(offer_of(partition)) is None
@@ -113,7 +117,7 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sealed_book_gives_out_those_that_wait() -> None:
-    """They are refused; the open one goes on."""
+    """The waiting offers are refused when the book is sealed; the open one goes on."""
     book = OfferBook(SHAPE, max_open=1)
     for partition in range(3):
         book.admit(offer_of(partition))

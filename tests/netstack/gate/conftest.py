@@ -1,4 +1,4 @@
-"""What several tests of gates need."""
+"""Fixtures for the tests of gates."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the tests of gates and channels share."""
+"""Doubles that the tests of gates and channels share."""
 
 import threading
 

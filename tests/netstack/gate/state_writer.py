@@ -31,7 +31,7 @@ class RecordingStateWriter(NoChannelState):
         self.persisted.append((checkpoint_id, channel, [buffer.size for buffer in buffers]))
 
     def recycle(self) -> None:
-        """What a writer does in the end."""
+        """Recycle every buffer that was kept, as a writer does in the end."""
         for buffer in self.kept:
             buffer.recycle()
         self.kept.clear()

@@ -1,4 +1,4 @@
-"""Where the channels of a gate keep the data that belongs to unaligned checkpoints."""
+"""The data that the channels of a gate keep for unaligned checkpoints."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_after_the_request_it_is_too_late() -> None:
 
 
 def test_data_in_flight_is_kept_as_it_was_before_its_compression() -> None:
-    """What was not compressed passes as it is."""
+    """A compressed buffer is persisted decompressed; a buffer that was not compressed is persisted as it is."""
     compressor, writer, network = BufferCompressor(), RecordingStateWriter(), NetworkBufferPool(8, 64)
     gate = SingleInputGate("task", decompressor=BufferDecompressor(1000))
     channel = remote_channel(gate, RecordingClient(), network, is_requested=False)

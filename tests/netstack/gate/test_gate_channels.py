@@ -85,7 +85,7 @@ def test_an_unknown_channel_is_replaced_after_the_request() -> None:
 
 
 def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
-    """It lives on them if it has none of its own."""
+    """The new channel lives on floating buffers if it has no exclusive ones."""
     it = RemoteGate(0)
     it.gate.add_channel(unknown(it.gate, 0))
     it.gate.set_buffer_pool(it.network.create_buffer_pool(owner="gate", num_required=2, max_buffers=2))
@@ -149,7 +149,7 @@ def test_hist_1496_events_for_unknown_producers_are_kept() -> None:
 
 @pytest.mark.slow
 def test_hist_10747_19391_an_update_races_with_the_request_and_the_poll(tiny_switch_interval: None) -> None:
-    """Whoever comes first: the new channel is requested exactly once, and nobody waits for the other one's lock."""
+    """In every order the new channel is requested exactly once, and no thread waits for the lock of another."""
     for _ in range(150):
         it = RemoteGate(1)
         it.gate.add_channel(unknown(it.gate, 1))

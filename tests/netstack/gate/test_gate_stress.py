@@ -172,7 +172,7 @@ def test_a_gate_is_closed_by_another_thread_while_the_task_polls(kind: type[Batc
 
 @pytest.mark.parametrize("kind", [LocalBatch, RemoteBatch])
 def test_the_task_closes_its_gate_while_data_arrives(kind: type[Batch], tiny_switch_interval: None) -> None:
-    """What comes too late is given back, what came in time is either polled or given back."""
+    """Buffers that arrive after the close are given back; buffers that arrived in time are polled or given back."""
     num_polled: Counter[int] = Counter()
     batches: list[Batch] = []
     with Opponent.acting(lambda round_: batches[-1].deliver(round_ % PER_BATCH)) as producer:

@@ -1,4 +1,4 @@
-"""What every ``InputGate`` has: reads that block."""
+"""The blocking reads that every ``InputGate`` has."""
 
 import threading
 

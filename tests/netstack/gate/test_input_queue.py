@@ -10,7 +10,7 @@ from tests.netstack.gate.remote_gate import UNALIGNED, RemoteGate, kinds
 
 
 def test_a_channel_with_a_priority_event_goes_first(it: RemoteGate) -> None:
-    """It is moved before the others that wait, and afterwards takes its turn among them."""
+    """A channel with a priority event moves before the waiting channels, and afterwards takes its turn among them."""
     it.receive(0, b"0")
     it.receive(1, b"1")
     it.receive_priority(1)
@@ -56,7 +56,7 @@ def test_a_late_priority_notification_is_outdated(it: RemoteGate) -> None:
 
 
 def _late_notifications(it: RemoteGate) -> list[Callable[[], None]]:
-    """What the loop is about to say of priority events, when the task is faster."""
+    """Collect the loop's notifications of priority events, for a task that is faster than the loop."""
     late: list[Callable[[], None]] = []
     notify = it.gate.notify_priority_event
     it.gate.notify_priority_event = lambda channel, number: late.append(partial(notify, channel, number))  # type: ignore[method-assign,assignment]  # forced
@@ -108,7 +108,7 @@ def test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behi
 
 
 def test_a_later_priority_event_that_is_told_of_while_one_is_polled_counts(it: RemoteGate) -> None:
-    """As above, but the news are about the next one."""
+    """A notification that comes while a priority event is polled counts if it announces the next one."""
     late = _late_notifications(it)
     channel = it.gate.channels[0]
     original = channel.next_buffer
@@ -160,8 +160,8 @@ def test_a_double_notification_queues_once(it: RemoteGate) -> None:
 
 
 def test_a_priority_event_during_the_poll_is_not_lost(it: RemoteGate) -> None:
-    """It came while its channel was polled, which had been queued again as ordinary: it is found by that poll, and no
-    other is promised.
+    """An event that comes while its channel is polled, after the channel was queued again as an ordinary one, is found
+    by that poll, and no further priority event is promised.
     """
     channel = it.gate.channels[0]
     original = channel.next_buffer
@@ -181,7 +181,7 @@ def test_a_priority_event_during_the_poll_is_not_lost(it: RemoteGate) -> None:
 
 
 def test_close_completes_both_futures(it: RemoteGate) -> None:
-    """Whoever waits for priority events only wakes up, too."""
+    """A thread that waits only for priority events wakes up at ``close``, too."""
     priority = it.gate.priority_event_available_future()
 
     it.gate.close()

@@ -83,7 +83,7 @@ class Rig:
         channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
 
     def run_later(self) -> None:
-        """As the loop does."""
+        """Run the postponed calls as the loop does."""
         while self.client.later:
             self.client.later.pop(0)()
 

@@ -163,7 +163,7 @@ def test_who_does_not_fit_into_a_turn_is_first_in_the_next_one(it: Fixture) -> N
 
 
 def test_one_item_is_a_turn_of_one_channel(it: Fixture) -> None:
-    """As ``poll_next``."""
+    """A poll for one item takes one turn of one channel, like ``poll_next``."""
     it.receive(0, 2)
     it.receive(1, 1)
 
@@ -239,7 +239,7 @@ def test_an_event_comes_alone(it: Fixture) -> None:
 
 
 def test_an_event_ends_the_turns_and_keeps_its_own(it: Fixture) -> None:
-    """What was found before it is handed out first; who stands behind it comes after it."""
+    """Data that was found before the event is handed out first; channels after it in the queue follow the event."""
     end = EndOfData(StopMode.DRAIN)
     it.receive(0, 2)
     it.receive_event(1, end)
@@ -249,7 +249,7 @@ def test_an_event_ends_the_turns_and_keeps_its_own(it: Fixture) -> None:
 
 
 def test_a_priority_event_comes_before_all_data(it: Fixture) -> None:
-    """Data of the same channel and of others waits."""
+    """All data waits for the priority event: of its own channel and of others."""
     it.receive(0, 2)
     it.receive(1, 1)
     it.receive_event(1, UNALIGNED, has_priority=True)
@@ -312,7 +312,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, channel: RemoteInputChannel, call
 
 
 def test_an_error_keeps_its_turn_and_takes_nothing_with_it(it: Fixture) -> None:
-    """What was found before it is handed out, then it is raised at each of its turns, the others go on."""
+    """Data that was found before the error is handed out; then the error is raised at each turn of its channel, and the
+    other channels go on.
+    """
     it.receive(0, 1)
     it.remote[1].on_error(ConnectionLostError("gone"))
     it.receive(2, 2)
@@ -347,7 +349,7 @@ def test_data_that_arrives_during_the_poll_is_found_by_the_next_one(
 
 
 def test_a_close_during_the_poll_leaves_the_caller_what_was_found(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is put back into the queue; the next poll says that the gate is closed."""
+    """No found buffer is put back into the queue; the next poll says that the gate is closed."""
     it.receive(0, 2)
     it.receive(1, 2)
     interrupt(monkeypatch, it.remote[0], it.gate.close)
@@ -386,8 +388,8 @@ def test_compressed_buffers_among_others_are_restored() -> None:
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_broken_compressed_buffer_takes_no_other_one_with_it(has_ended: bool) -> None:
-    """What stood before it, and the other channels' data, is handed out; what stood behind it is given back, and its
-    channel fails.
+    """Buffers before the broken one, and the data of other channels, are handed out; buffers after it are given back,
+    and its channel fails.
     """
     it = Fixture(gate=SingleInputGate("reduce", decompressor=BufferDecompressor(SEGMENT)))
     it.receive(0, 2)
@@ -403,7 +405,7 @@ def test_a_broken_compressed_buffer_takes_no_other_one_with_it(has_ended: bool) 
 
 
 def test_a_broken_compressed_buffer_does_not_keep_the_other_channels() -> None:
-    """Their turn was the same."""
+    """Another channel's data is handed out although it was found in the turn of the broken buffer."""
     it = Fixture()
     it.receive_compressed(0, compressed(b"a" * SEGMENT))
     it.receive(1, 1)

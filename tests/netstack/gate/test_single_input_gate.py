@@ -327,7 +327,7 @@ def test_an_acknowledgement_goes_to_its_channel(it: Fixture) -> None:
 
 
 def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
-    """It is not taken for data, and its buffer is not leaked."""
+    """A broken event is not taken for data, and its buffer is not leaked."""
     channel = it.remote[0]
     channel.on_response(
         BufferResponse(

@@ -230,7 +230,7 @@ def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
 
 
 def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_the_line() -> None:
-    """It asked, needed less when the offer came, and later needs more again: it asks again."""
+    """A channel that asked, needed less when the offer came, and later needs more asks again."""
     it = Fixture(4, 1, 2)
     held = it.floating()
     it.channel.on_sender_backlog(1)

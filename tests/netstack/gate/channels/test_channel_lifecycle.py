@@ -52,7 +52,7 @@ def test_a_channel_is_requested_and_released(channel: InputChannel) -> None:
 
 
 def test_a_released_channel_is_not_requested(channel: InputChannel) -> None:
-    """It stays released, finds nothing, and takes no orders."""
+    """A released channel stays released, finds no buffer, and takes no orders."""
     channel.release()
 
     channel.request_subpartition()
@@ -74,7 +74,7 @@ def test_a_channel_is_not_polled_or_retriggered_before_the_request(channel: Inpu
 
 
 def test_an_unknown_channel_is_never_requested() -> None:
-    """What replaces it is."""
+    """An unknown channel requests no partition; the channel that replaces it does."""
     channel = UnknownInputChannel(RecordingGate(), 0, partition_id_of(), 0)
     seen = []
 

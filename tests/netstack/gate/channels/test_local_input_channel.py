@@ -1,4 +1,4 @@
-"""``LocalInputChannel``: the same partition, without the network."""
+"""``LocalInputChannel``: a partition of the consumer's own process, read without the network."""
 
 import threading
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ def test_a_channel_that_waits_has_nothing(it: Fixture) -> None:
 
 
 def test_polling_before_the_request_is_a_bug(it: Fixture) -> None:
-    """Nothing could ever arrive."""
+    """A channel that was not requested refuses to be polled, since no data could ever arrive."""
     with pytest.raises(LocalProtocolError, match="polled before it was requested"):
         it.channel.next_buffer()
 
@@ -164,7 +164,9 @@ def test_a_view_that_cannot_be_opened_is_the_channels_error(it: Fixture) -> None
 
 
 def test_shutdown_reaches_a_waiting_channel(it: Fixture) -> None:
-    """It does not wait for a partition that cannot come any more."""
+    """A channel that waits for its partition fails when the manager is shut down, for the partition cannot come any
+    more.
+    """
     it.channel.request_subpartition()
 
     it.manager.shutdown()
@@ -200,7 +202,7 @@ def test_release_consumes_the_subpartition(it: Fixture) -> None:
 
 
 def test_a_released_channel_does_not_open_a_view(it: Fixture) -> None:
-    """It stopped waiting; the subpartition is free for somebody else."""
+    """A released channel stops waiting; another channel can read the subpartition."""
     timers = ManualTimers()
     manager = ResultPartitionManager(timers=timers)
     channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=1000)
@@ -267,7 +269,7 @@ def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interv
 
 
 def local(it: Fixture, **options: Any) -> LocalInputChannel:
-    """Another channel for the same subpartition; the fixture's own was never requested."""
+    """Return another channel for the fixture's subpartition; the fixture's own channel was never requested."""
     it.channel.release()
     it.channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, it.manager, **options)
     return it.channel
@@ -287,7 +289,9 @@ def test_what_was_not_requested_is_not_repeated(it: Fixture) -> None:
 
 
 def test_the_wait_for_a_partition_ends_like_a_remote_one(it: Fixture) -> None:
-    """After the same time; then the producer is looked after, and the wait is repeated or fails with the reason."""
+    """A local channel waits as long as a remote one; then the producer's state is checked, and the wait is repeated or
+    fails with the reason.
+    """
     timers = ManualTimers()
     it.manager = ResultPartitionManager(timers=timers)
     channel = local(it, wait_timeout_ms=10_000.0, backoff=RequestBackoff(10_000, 10_000))

@@ -244,7 +244,7 @@ def test_priority_is_seen_by_the_gate() -> None:
 def test_events_that_contradict_themselves_are_refused(
     it: Fixture, event: Event, data_type: DataType, backlog: int, text: str
 ) -> None:
-    """They are the channel's error."""
+    """An event that contradicts its data type or its number is an error of the channel."""
     it.channel.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
 
     with pytest.raises(RemoteProtocolError, match=text):
@@ -317,7 +317,7 @@ def test_in_flight_data_is_found_across_the_wrap(offset: int) -> None:
 
 
 def test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes(it: Fixture) -> None:
-    """What is queued, then what arrives, in order; nothing behind the barrier, no events."""
+    """Queued data is persisted, then the data that arrives, in order; no events, and no data after the barrier."""
     it.send(1, 2)
     it.channel.checkpoint_started(UNALIGNED)
     it.send(3)

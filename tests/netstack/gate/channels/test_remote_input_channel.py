@@ -74,7 +74,7 @@ def test_segments_are_assigned_once(it: Fixture) -> None:
 
 
 def test_too_little_memory_names_the_owner(it: Fixture) -> None:
-    """Nothing is taken; the channel can be released all the same."""
+    """A failed assignment takes no segments, and the channel can still be released."""
     channel = RemoteInputChannel(it.gate, 4, partition_id_of(), 0, input_channel_id(4, 0), it.client)
 
     with pytest.raises(
@@ -92,7 +92,7 @@ def test_too_little_memory_names_the_owner(it: Fixture) -> None:
 
 
 def test_polling_before_the_request_is_a_bug() -> None:
-    """Nothing could ever arrive."""
+    """A channel that was not requested refuses to be polled, since no data could ever arrive."""
     network = NetworkBufferPool(2, SEGMENT)
     channel = remote_channel(RecordingGate(), RecordingClient(), network, is_requested=False)
 
@@ -188,7 +188,7 @@ def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
 
 
 def test_events_need_no_credit(it: Fixture) -> None:
-    """They arrive with every segment in use."""
+    """Events arrive even if every segment is in use."""
     for number in range(2):
         it.channel.on_response(data(it.channel, number))
 
@@ -234,7 +234,7 @@ def test_a_response_out_of_order_is_refused_at_once(it: Fixture, is_empty: bool)
 
 
 def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
-    """It counts in the sequence, is not polled, and becomes credit."""
+    """An empty buffer counts in the sequence, is not polled, and becomes credit."""
     it.channel.on_response(data(it.channel, 0, b"", backlog=3))
     it.channel.on_response(data(it.channel, 1, b"x"))
 
@@ -349,7 +349,7 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
 
 
 def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
-    """It surfaces at every poll; the gate is told."""
+    """Every poll raises the first error, and the gate is notified."""
     it.channel.on_response(data(it.channel, 0))
 
     it.channel.on_error(ConnectionLostError("first"))
@@ -519,7 +519,9 @@ def test_a_response_without_segments_is_never_taken() -> None:
 
 
 def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> None:
-    """Whoever works in the task's place leaves events and errors to it."""
+    """``next_is_data`` is true only before data: the loop, when it works in the task's place, leaves events and errors
+    to the task.
+    """
     channel = it.channel
     seen = [channel.next_is_data]
     channel.on_response(data(channel, 0))

@@ -285,7 +285,7 @@ def test_the_numbers_of_parts_wrap(it: Fixture) -> None:
 
 @pytest.mark.parametrize("sizes", [(2, 2), (7,), (7, -1), (6, 0)])
 def test_partial_buffers_must_add_up(it: Fixture, sizes: tuple[int, ...]) -> None:
-    """Nothing is queued, the buffer goes back."""
+    """A buffer whose partial sizes do not add up is recycled and not queued."""
     channel = it.channel()
 
     with pytest.raises(RemoteProtocolError, match="do not make up"):

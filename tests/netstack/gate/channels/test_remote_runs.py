@@ -58,7 +58,7 @@ def test_numbers_wrap_in_a_run_and_behind_it(first: int) -> None:
 @pytest.mark.parametrize(("first", "sent"), [(5, 6), (5, 4), (MAX - 1, MAX), (MAX, -MAX)])
 @pytest.mark.parametrize("num_buffers", [1, 3])
 def test_a_wrong_number_breaks_the_channel_and_announces_no_credit(first: int, sent: int, num_buffers: int) -> None:
-    """Nothing of the run is queued; its buffers come back, but a broken channel has no use for more data."""
+    """No buffer of the run is queued; all are recycled, but a broken channel announces no credit for more data."""
     it = Fixture(3, first=first)
 
     with pytest.raises(RemoteProtocolError, match=f"expected sequence number {first}, but received {sent}"):
@@ -86,13 +86,13 @@ def test_a_run_for_a_released_channel_goes_home(first: int) -> None:
 
 
 def test_a_payload_that_does_not_fit_gets_no_buffers(it: Fixture) -> None:
-    """As for a single one."""
+    """A run gets no buffers for a payload larger than a segment, exactly like a single buffer."""
     assert it.channel.allocate_run(SEGMENT + 1, 2) == []
     assert it.channel.buffer_manager.num_credits_available == 8
 
 
 def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
-    """What a channel looks like after each step: receive a run, poll some, hold some."""
+    """Return the state of a channel after each step: receive a run, poll some buffers, hold some."""
     it = Fixture()
     held: list[NetworkBuffer] = []
     number, states = 0, []
@@ -151,7 +151,7 @@ def test_a_run_that_arrives_during_a_checkpoint_is_persisted(it: Fixture) -> Non
 
 
 def test_a_run_that_wraps_during_a_checkpoint_is_persisted() -> None:
-    """It takes another way."""
+    """Each buffer of such a run is persisted by itself: the run is received buffer by buffer."""
     it = Fixture(first=MAX)
     it.channel.checkpoint_started(UNALIGNED)
 
@@ -220,8 +220,8 @@ class PolledRun(list[NetworkBuffer]):
 def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(
     it: Fixture, num_before: int, num_polled: int, expected: int
 ) -> None:
-    """Whoever took the last of the old ones may not have seen the new ones; who has one of the old ones before him will
-    see them.
+    """The gate is notified only if no older buffer is left: the thread that took the last older one may not have seen
+    the new ones, while a thread that still has an older one before it will see them.
     """
     if num_before:
         it.receive(0, num_before)
@@ -361,7 +361,7 @@ def test_exclusive_segments_that_come_back_replace_floating_ones(it: Fixture) ->
 
 
 def test_a_run_that_comes_back_after_the_release_goes_home(it: Fixture) -> None:
-    """It is no credit any more."""
+    """A run that is recycled after the release of its channel goes back to the pool and is no credit any more."""
     held = it.buffers(6)
     it.channel.release()
     before = it.network.num_available
