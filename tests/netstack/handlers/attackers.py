@@ -34,7 +34,9 @@ class Victim:
 
     @contextmanager
     def impatient(self, timeout_s: float) -> Iterator[None]:
-        """Who connects meanwhile has so much time for the handshake; friends have all the time they need."""
+        """Give clients that connect in this block ``timeout_s`` for the handshake; friends have all the time they
+        need.
+        """
         security = self.server._security
         self.server._security = replace(security, handshake_timeout_s=timeout_s)
         yield
@@ -86,7 +88,7 @@ class Stranger:
         self.writer.write(b"".join(each if isinstance(each, bytes) else encode(each) for each in messages))
 
     async def receive(self) -> list[Message]:
-        """What comes next; nothing at the end of the connection."""
+        """Return the messages that arrive next; none at the end of the connection."""
         try:
             decoded = self._decoder.feed(await self.reader.read(4096))
         except ConnectionResetError:
@@ -122,7 +124,7 @@ async def stranger(address: ConnectionID) -> AsyncIterator[Stranger]:
 
 @asynccontextmanager
 async def impostor(answer: bytes | None) -> AsyncIterator[ConnectionID]:
-    """A server that says the same to everybody (nothing: it hangs up; None: what it heard itself)."""
+    """A server that gives each client one ``answer`` (empty: it hangs up; None: the client's own bytes)."""
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -111,7 +111,7 @@ class Client:
         assert isinstance(self.connection.read_outbound(), bytes)
 
     def sent(self) -> list[object]:
-        """What was written and flushed since the last call."""
+        """Return the messages that were written and flushed since the last call."""
         found = []
         while (message := self.connection.read_outbound()) is not None:
             found.append(message)

@@ -1,4 +1,4 @@
-"""What strangers try at the data port, with real sockets; everybody else is unharmed."""
+"""Attacks of strangers on the data port, with real sockets; all friends are unharmed."""
 
 import asyncio
 import socket
@@ -98,7 +98,7 @@ def test_strangers_cannot_fill_the_log(loop_name: str, monkeypatch: pytest.Monke
 
 
 def test_the_reason_of_a_failure_is_cut(loop_name: str) -> None:
-    """It may quote what the stranger sent."""
+    """A stranger's bytes that the reason quotes do not make it longer than its bound."""
 
     async def main() -> None:
         errors: list[NetstackError] = []
@@ -186,7 +186,7 @@ def test_a_truncated_proof_waits_in_vain(loop_name: str) -> None:
 
 
 def test_a_replayed_conversation_is_cut(loop_name: str) -> None:
-    """What a friend once said, byte for byte."""
+    """A stranger that repeats the bytes of a friend's connection is cut."""
 
     async def main() -> None:
         async with victim() as it:
@@ -312,7 +312,7 @@ def test_a_client_with_another_secret_is_told_so(loop_name: str) -> None:
 
 
 def test_strangers_make_room_for_strangers_and_never_cost_a_friend(loop_name: str) -> None:
-    """65 silent ones: the oldest is cut, at once; friends come in all the same."""
+    """Of 65 silent strangers the oldest is cut at once; friends can still connect."""
 
     async def main() -> None:
         async with victim() as it, AsyncExitStack() as stack:

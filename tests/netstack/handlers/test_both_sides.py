@@ -59,7 +59,7 @@ class BothSides:
             found.append(one)
 
     def read_others(self, gate: SingleInputGate) -> list[BufferOrEvent]:
-        """What comes of the channels that did not fail."""
+        """Read everything from the channels that did not fail."""
         found: list[BufferOrEvent] = []
         for _ in range(10):
             with contextlib.suppress(RemoteProtocolError):
@@ -104,7 +104,7 @@ def test_everything_arrives_whatever_buffers_the_receiver_has(
 
 @pytest.mark.parametrize(("num_exclusive", "num_floating"), [(2, 4), (0, 2)])
 def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclusive: int, num_floating: int) -> None:
-    """Nothing behind it passes; after the resumption everything does, also if both sides have to begin again without
+    """No buffer behind the barrier passes; after the resumption all buffers do, also if both sides begin again without
     credit.
     """
     partition = both.server.partition(1)
@@ -126,7 +126,9 @@ def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclus
 
 
 def test_a_blocking_event_reports_no_backlog(both: BothSides) -> None:
-    """What is queued behind a barrier cannot be polled; a receiver of Flink's fails if it is told of it."""
+    """Buffers behind a barrier are not reported as backlog: they cannot be polled, and Flink's receiver fails on such a
+    report.
+    """
     partition = both.server.partition(1)
     both.server.receive(PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 20))
     fill(partition, 2)
@@ -198,7 +200,9 @@ def test_a_buffer_size_that_the_consumer_announces_is_kept_by_the_producer(both:
 
 
 def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> None:
-    """Refused after the timeout, the consumer asks for the producer's state and requests again, under the same id."""
+    """A consumer that is refused after the timeout asks for the producer's state and requests again, under its first
+    id.
+    """
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.READY)
     gate = SingleInputGate("consumer", state_checker=checker)
     backoff = RequestBackoff(30_000, 10_000)
@@ -219,7 +223,7 @@ def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> 
 
 
 def test_a_request_for_a_taken_subpartition_fails_that_channel_only(both: BothSides) -> None:
-    """On the wire its error names no receiver, as Flink's; the neighbours on the connection read on all the same."""
+    """The other channels of the connection read on, although the error on the wire names no receiver, as in Flink."""
     partition = both.server.partition(1)
     good = both.client.open_gate(1)
     other = SingleInputGate("second consumer")
@@ -238,7 +242,9 @@ def test_a_request_for_a_taken_subpartition_fails_that_channel_only(both: BothSi
 
 
 def test_a_failed_producer_is_the_error_of_its_consumer_only(both: BothSides) -> None:
-    """What it sent before is read first; then the cause, in words."""
+    """Data that the producer sent before its failure is read first; then the consumer's error has the cause, in
+    words.
+    """
     failing, healthy = both.server.partition(1), both.server.partition(2)
     gates = [both.client.open_gate(number) for number in (1, 2)]
     both.pump()
@@ -268,7 +274,9 @@ def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
 
 
 def test_a_producer_of_nothing_but_events_ends_its_own_channel_only(both: BothSides) -> None:
-    """Events need no credit: what the task does not read is bounded all the same, and the producer is told to stop."""
+    """Events need no credit, but the number of unread ones is bounded: beyond the bound their producer is told to
+    stop.
+    """
     flood, calm = both.server.partition(1), both.server.partition(2)
     gate, [channel, other] = both.client.open_channels(1, 2)
     both.pump()
@@ -303,8 +311,8 @@ def test_events_that_are_read_make_room_for_others(both: BothSides) -> None:
 
 
 def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
-    """As Flink's consumers of several subpartitions ask for it: one receiver, one credit, all of the data, each end
-    once.
+    """A range of subpartitions has one receiver and one credit, carries all of the data, and ends each subpartition
+    once, as for Flink's consumers of several subpartitions.
     """
     partition = both.server.partition(1, num_subpartitions=3)
     for index in range(3):

@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_S
 
 
 def nothing() -> None:
-    """What a hook does until a test sets it."""
+    """Do nothing: a hook, until a test sets it."""
 
 
 class Turn:
@@ -102,7 +102,7 @@ class DirectServer(ServerSide):
         self._decoder.accept(CLIENT_MESSAGE_IDS, FrameSeal(key, "server"))
 
     def sent_directly(self) -> list[BufferResponse]:
-        """What came past the loop."""
+        """Return the responses that were sent without the loop."""
         try:
             data = self._peer.recv(1 << 20)
         except BlockingIOError:
@@ -146,7 +146,7 @@ def on_task_thread(call: Callable[[], object]) -> None:
 
 
 def emit(partition: ResultPartition, record: bytes, subpartition: int = 0) -> None:
-    """What a task does with a buffer timeout of 0."""
+    """Emit and flush, as a task with a buffer timeout of 0 does."""
 
     def write() -> None:
         partition.emit_record(record, subpartition)
@@ -280,7 +280,9 @@ def test_nobody_overtakes_bytes_that_the_socket_did_not_take(server: DirectServe
 
 
 def test_the_loop_sends_what_a_thread_could_not_because_the_loop_was_writing(server: DirectServer) -> None:
-    """Whoever finds the turn taken leaves its data to the loop, which looks after it has given the turn back."""
+    """A thread that finds the turn taken leaves its data to the loop, which looks for data after it has given the turn
+    back.
+    """
     partition = server.partition()
     server.receive(request(credit=9))
 
@@ -292,7 +294,7 @@ def test_the_loop_sends_what_a_thread_could_not_because_the_loop_was_writing(ser
 
 
 def test_the_loops_own_thread_goes_the_usual_way(server: DirectServer) -> None:
-    """It may be in the middle of a write when a flusher's timer, or a task, runs inside it."""
+    """The loop's own thread never sends directly: a flusher's timer or a task may run inside one of its writes."""
     partition = server.partition()
     server.receive(request(credit=9))
 

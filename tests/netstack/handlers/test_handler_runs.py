@@ -60,7 +60,7 @@ def subpartition_of(partition: ResultPartition, index: int = 0) -> PipelinedSubp
 
 
 def test_a_reader_that_is_alone_sends_what_it_has_as_one_run(server: CountingServer) -> None:
-    """As far as credit goes; the rest follows with the next credit."""
+    """The only reader with data sends one run as far as its credit goes; the rest follows with the next credit."""
     partition = server.partition()
     reader = server.open(credit=3)
     fill(partition, 5)

@@ -310,7 +310,9 @@ def test_hist_24738_a_channel_that_was_released_announces_no_size(client: Client
 
 
 def test_hist_17992_one_poisoned_channel_of_a_hundred(client: Client) -> None:
-    """It fails; 99 read on, the connection is not marked, and the next attempt of the poisoned task is served."""
+    """The poisoned channel fails; the others read on, the connection is not marked, and the next attempt of the
+    poisoned task is served.
+    """
     gates = {number: client.open_gate(number) for number in range(1, 31)}
     client.sent()
 

@@ -1,4 +1,4 @@
-"""What a producer's connection may still do when the time of its token is over."""
+"""The rights of a producer's connection after its token has expired."""
 
 from netstack.config import NetstackConfig
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -78,7 +78,7 @@ def test_nothing_is_taken_over_a_connection_whose_token_has_expired() -> None:
 
 
 def test_a_connection_whose_token_has_expired_ends_with_its_last_offer() -> None:
-    """It takes no place from others for ever."""
+    """An expired connection does not take a place from others for ever."""
     rig = Rig()
     channel = rig.reading()
     rig.advance_ms(DAY_MS + 60_000)

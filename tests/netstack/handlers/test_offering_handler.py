@@ -1,4 +1,4 @@
-"""What a producer tells its partitions of the gate's answers."""
+"""The gate's answers, as a producer's connection reports them to its partitions."""
 
 from typing import cast
 
@@ -47,7 +47,7 @@ def offered() -> tuple[EmbeddedChannel, OfferingHandler, Partition]:
 
 
 def test_an_offer_that_waits_has_not_failed() -> None:
-    """It is requested, or refused, later."""
+    """A queued offer is requested, or refused, later."""
     channel, _, partition = offered()
 
     channel.write_inbound(OfferRefused(OFFER.offer_id, 0, RefusalCode.QUEUED, "3 are before it"))

@@ -292,7 +292,7 @@ def test_every_channel_learns_the_error_even_if_a_task_chokes_on_it(client: Clie
 
 
 def test_the_first_error_is_the_one_that_is_told(client: Client) -> None:
-    """Whoever asks later gets the cause, not the end of the connection that followed from it."""
+    """A later channel gets the cause as its error, not the end of the connection that followed from it."""
     client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "boom", None)))
     client.connection.pipeline.head.fire_exception_caught(OSError("reset"))
 
@@ -358,8 +358,8 @@ def test_a_waiter_that_fails_ends_its_own_channel_only(client: Client) -> None:
 
 
 def test_a_request_that_is_out_is_not_sent_again(client: Client) -> None:
-    """The server would take it for a second receiver of the same name; once it said that there is no such partition it
-    is sent again.
+    """A repeated request would be a second receiver of that name to the server; only after the answer that there is no
+    such partition is the request sent again.
     """
     checker = ManualStateChecker()
     gate = client.open_gate(state_checker=checker)
@@ -712,7 +712,9 @@ def test_announce_buffer_size(client: Client) -> None:
 
 
 def test_orders_wait_for_the_socket_and_keep_their_order(client: Client) -> None:
-    """Nothing overtakes; credit is summed up when it leaves, so the second announcement has nothing left to say."""
+    """No order overtakes another; credit is summed up when it leaves, so that the second announcement sends no
+    message.
+    """
     gate, [channel] = client.open_channels(1)
     event = serialize_event(OtherEvent("org.example.Superstep", b""))
     for number in range(EXCLUSIVE):
@@ -779,7 +781,7 @@ def test_a_backlog_of_a_channel_that_was_released_is_ignored(client: Client) -> 
 
 
 def test_orders_of_a_connection_that_ended_are_dropped(client: Client) -> None:
-    """They are neither sent nor kept."""
+    """Orders of a connection that ended are neither sent nor kept."""
     _, [channel] = client.open_channels(1)
     client.block()
     client.handler.order(channel, ResumeConsumption(channel.channel_id))
@@ -793,7 +795,9 @@ def test_orders_of_a_connection_that_ended_are_dropped(client: Client) -> None:
 
 
 def test_a_handler_of_the_next_attempt_to_connect_has_not_ended(client: Client) -> None:
-    """A handshake that came too late is tried again with the same handler: its open connection is not idle then."""
+    """A handshake that came too late is repeated with its handler: the open connection of the new attempt is not idle
+    then.
+    """
     client.connection.lose_connection()
     assert client.handler.has_ended
 
@@ -852,7 +856,7 @@ def test_a_backlog_that_a_channel_chokes_on_is_its_own_error(client: Client, mon
 
 
 def test_a_state_check_that_fails_is_its_channels_error(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would otherwise wait for ever."""
+    """A channel whose state check fails gets the error; otherwise it would wait for ever."""
     gate, [channel] = client.open_channels(1)
 
     def choke(error: PartitionNotFoundError) -> None:
@@ -881,7 +885,9 @@ def test_a_server_that_sends_to_strangers_and_reads_nothing_is_cut_off(client: C
 
 
 def test_a_stranger_that_was_forgotten_is_told_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered of them is bounded."""
+    """The number of unknown receivers that a client remembers is bounded; data for a forgotten one is cancelled
+    again.
+    """
     monkeypatch.setattr("netstack.handlers.partition_request_client_handler._MAX_CANCELLED", 10)
     for number in range(20):
         client.connection.write_inbound(response(10 + number))

@@ -60,7 +60,7 @@ def server() -> Iterator[ServerSide]:
 
 
 def kinds(server: ServerSide) -> list[DataType]:
-    """What was sent, which must be buffers only."""
+    """Return the data types of the sent messages, which must be buffers only."""
     sent = server.sent()
     assert all(isinstance(each, BufferResponse) for each in sent), sent
     return [each.data_type for each in sent if isinstance(each, BufferResponse)]
@@ -130,8 +130,8 @@ def test_nothing_is_written_above_the_high_watermark(server: ServerSide) -> None
 
 
 def test_a_gather_write_is_one_question_for_writability() -> None:
-    """Four buffers at a time: the second one exceeds the high watermark, the gather is finished all the same, the next
-    one waits.
+    """Of gathers of four buffers, the first exceeds the high watermark with its second buffer: it is finished
+    nevertheless, and the next one waits.
     """
     server = ServerSide(dataclasses.replace(CONFIG, max_gather_bytes=4 * SEGMENT))
     fill(server.partition(), 20)
@@ -298,7 +298,7 @@ def test_a_lost_connection_frees_every_subpartition(server: ServerSide) -> None:
 
 
 def test_an_error_of_the_pipeline_answers_and_closes(server: ServerSide) -> None:
-    """What the decoder found broken is told to the peer before the connection ends."""
+    """The peer is told of the decoder's error before the connection ends."""
     server.channel.pipeline.head.fire_exception_caught(RemoteProtocolError("bad magic"))
 
     error = server.sent()[-1]
@@ -380,7 +380,7 @@ def test_a_subpartition_that_cannot_be_read_ends_its_own_reader_only(server: Ser
 
 
 def test_an_error_while_writing_ends_the_connection(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever: the peer is told, and the readers' subpartitions are given back."""
+    """No end waits for ever: the peer is told, and the readers' subpartitions are given back."""
     partition = server.partition()
     server.receive(request())
 
@@ -398,9 +398,7 @@ def test_an_error_while_writing_ends_the_connection(server: ServerSide, monkeypa
 
 
 def test_a_failing_callback_of_one_partition_does_not_keep_the_others(server: ServerSide) -> None:
-    """When the connection ends every subpartition is given back, whatever the first one's owner does when he hears of
-    it.
-    """
+    """Every subpartition is given back at the end of the connection, whatever the callback of the first one does."""
 
     def fail() -> None:
         raise OSError("callback")
@@ -511,8 +509,8 @@ def test_the_failed_producer_of_a_range_is_reported_to_its_receiver(
 def test_a_kernel_that_takes_everything_gets_one_batch_per_pass(
     server: ServerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each flush makes the channel writable again, inside the pass; it stops at the batch limit all the same, and goes
-    on later.
+    """A pass stops at its batch limit, although each flush makes the channel writable again inside the pass; the rest
+    follows in later passes.
     """
     flush = server.channel.transport_flush
     is_taking = False

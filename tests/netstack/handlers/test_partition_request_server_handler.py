@@ -124,7 +124,9 @@ def test_a_lost_connection_stops_waiting(server: ServerSide) -> None:
 
 @pytest.mark.parametrize("subpartition", [-1, 1])
 def test_a_subpartition_out_of_range_is_refused_without_receiver(server: ServerSide, subpartition: int) -> None:
-    """As Flink does it; our own body names the receiver.  The connection stays open, and the id may be used again."""
+    """The error names no receiver, as in Flink; our own body names it.  The connection stays open, and the id may be
+    used again.
+    """
     partition = server.partition()
 
     server.receive(request(subpartition=subpartition))
@@ -256,7 +258,7 @@ def test_the_answer_to_one_receiver_leaves_the_others_alone(server: ServerSide) 
 
 
 def test_a_request_after_the_shutdown_finds_no_partition(server: ServerSide) -> None:
-    """That is no mistake of the consumer: it is told what it is told whenever a partition is gone."""
+    """The consumer made no mistake: it gets the answer for every partition that is gone."""
     server.manager.shutdown()
 
     server.receive(request())
@@ -268,7 +270,7 @@ def test_a_request_after_the_shutdown_finds_no_partition(server: ServerSide) -> 
 
 
 def test_a_partition_may_come_after_the_event_loop_closed(server: ServerSide) -> None:
-    """Whoever waited for it is gone with the loop; the registration succeeds."""
+    """The registration succeeds, although the consumer that waited for the partition is gone with the loop."""
     server.receive(request())
     server.loop.close()
 
@@ -358,7 +360,7 @@ def test_the_cancel_of_a_receiver_that_got_everything_does_not_count() -> None:
 
 
 def test_a_range_of_which_one_end_is_missing_counts_when_it_is_cancelled() -> None:
-    """It has not got everything yet."""
+    """A reader of a range has ended only when it has sent the end of each of its subpartitions."""
     server = ServerSide(dataclasses.replace(CONFIG, max_cancels_per_s=1))
     server.partition(num_subpartitions=2).finish()
     server.receive(PartitionRequest(partition_id_of(), 0, 1, receiver_of(1), 2))
@@ -464,7 +466,7 @@ def test_a_task_event_whose_handler_fails_is_told_to_its_sender(server: ServerSi
 
 
 def test_a_task_event_that_cannot_be_read_ends_the_connection(server: ServerSide) -> None:
-    """It is part of the frame."""
+    """A task event is part of its frame: if it cannot be read, the connection is broken."""
     server.receive(TaskEventRequest(b"\x7f\xff\xff\xff", partition_id_of(), ME))
 
     [error] = server.sent()

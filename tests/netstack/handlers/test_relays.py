@@ -1,5 +1,5 @@
-"""Who stands between a client and the server, over real sockets: refused at the handshake, or at the first frame that
-it changes.
+"""Relays between a client and the server, over real sockets: each is refused at the handshake, or at the first frame
+that it changes.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -136,8 +136,8 @@ def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> No
 
 @pytest.mark.parametrize("credit", [0, 2])
 def test_empty_buffers_are_sent_to_a_receiver_without_exclusive_ones(server: ServerSide, credit: int) -> None:
-    """It made room for each buffer of the backlog it was told of; the number in its request decides, not the producer's
-    config.
+    """A receiver without exclusive buffers made room for each buffer of the reported backlog; the credit in its request
+    decides whether it has any, not the producer's configuration.
     """
     view = ScriptedView()
 

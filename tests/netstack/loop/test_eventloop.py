@@ -114,7 +114,7 @@ def test_one_pass_executes_a_bounded_batch(loop_thread: EventLoopThread) -> None
 
 
 def test_a_function_may_hand_over_another_one(loop_thread: EventLoopThread) -> None:
-    """It runs in a later pass, not inside the first one."""
+    """The handed-over function runs in a later pass, not inside the first function."""
     seen: list[str] = []
 
     def first() -> None:
@@ -246,7 +246,7 @@ def test_submit_runs_a_coroutine(loop_thread: EventLoopThread) -> None:
 
 
 def test_close_cancels_the_tasks_of_the_loop(loop_thread: EventLoopThread) -> None:
-    """They may clean up; their waiters learn it."""
+    """Cancelled tasks may clean up; their waiters get the cancellation."""
     is_waiting, cleaned = threading.Event(), list[str]()
 
     async def wait_for_ever() -> None:
@@ -279,7 +279,7 @@ def test_a_coroutine_submitted_just_before_close_is_cancelled_not_forgotten(loop
 
 
 def test_a_blocked_loop_does_not_block_close_for_ever(loop_thread: EventLoopThread) -> None:
-    """It says so instead, and where the loop is."""
+    """``close`` raises after its timeout, and says where the loop is blocked."""
     gate = Gate(loop_thread)
 
     with pytest.raises(ResourceBrokenError, match=r"did not stop within 0\.01 s: .* in .*wait \("):
@@ -292,8 +292,8 @@ def test_a_blocked_loop_does_not_block_close_for_ever(loop_thread: EventLoopThre
 
 @pytest.mark.parametrize("is_reading", [True, False])
 def test_open_connections_do_not_keep_a_loop_from_closing(is_reading: bool) -> None:
-    """Where warnings are errors, as in these tests, uvloop left them and their handles open: close() hung, or failed
-    with EBUSY.
+    """The loop ends and closes open connections.  With warnings as errors, as in these tests, uvloop left them and
+    their handles open: close() hung, or failed with EBUSY.
     """
     loop_thread = EventLoopThread.start("under test")
     accepted: asyncio.Queue[object] = asyncio.Queue()
@@ -380,7 +380,7 @@ class Unclosable:
 
 
 def test_a_loop_thread_cannot_close_itself(loop_thread: EventLoopThread) -> None:
-    """It would wait for itself."""
+    """``close`` on the loop's own thread is refused: it would wait for itself."""
     errors: list[Exception] = []
 
     def close() -> None:
@@ -416,7 +416,7 @@ async def test_an_adopted_loop_takes_functions_of_other_threads_until_it_is_clos
 
 
 async def test_a_function_may_close_an_adopted_loop() -> None:
-    """What is queued behind it is executed by the close."""
+    """Functions that are queued behind the closing one are executed by the close."""
     is_done = asyncio.Event()
     adopted = EventLoopThread.adopt(asyncio.get_running_loop(), "adopted")
     adopted.execute_threadsafe(adopted.close)

@@ -1,4 +1,4 @@
-"""What a forked child has of its parent's connections: nothing."""
+"""A forked child inherits none of its parent's connections."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 def in_child(check: Callable[[], bool]) -> bool:
-    """What ``check`` says in a forked child."""
+    """Return the answer of ``check`` in a forked child."""
     child = os.fork()
     if not child:
         os._exit(0 if check() else 1)  # an error is the exit code of the interpreter
@@ -47,7 +47,9 @@ def test_a_guarded_socket_is_closed_in_the_child_alone() -> None:
 
 
 def test_a_number_that_belongs_to_another_file_by_now_stays_open() -> None:
-    """Whoever closes a socket tells so a moment later; a fork may come in between."""
+    """A fork between the close of a socket and the release of its guard does not close another file that got the
+    number.
+    """
     near, far = socket.socketpair()
     with far:
         number = near.fileno()
@@ -74,7 +76,7 @@ def test_a_grandchild_inherits_nothing_either() -> None:
 
 
 def test_a_child_does_not_listen_at_its_parents_port() -> None:
-    """When the parent is gone nobody is there; what is connected is closed, too."""
+    """A connection to the port of a parent that has ended is refused while its child lives."""
     loop = EventLoopThread.start("parent")
     server = NetworkServer(NetstackConfig(security=SecurityConfig.none()), tuple)
     host, port = loop.submit(server.start("127.0.0.1", 0)).result()
@@ -184,7 +186,7 @@ def test_a_signal_to_the_child_does_not_reach_the_loop_of_its_parent() -> None:
 
 
 def test_a_child_of_any_other_thread_goes_on() -> None:
-    """It is the program's own."""
+    """Only a child of a serving thread is ended; other children belong to the program."""
 
     def goes_on() -> bool:
         end_stranded_child()

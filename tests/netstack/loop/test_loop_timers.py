@@ -77,7 +77,7 @@ def test_a_running_timer_calls_once_after_its_time_on_a_loop_that_runs(loop: Emb
 
 @pytest.mark.slow  # holds the loop for 0.3 s
 async def test_a_timeout_does_not_count_the_time_in_which_the_loop_was_held() -> None:
-    """What arrived meanwhile is still taken."""
+    """Results that arrived while the loop was held are still taken."""
     arrived = asyncio.Event()
     async with running_timeout(0.2):
         asyncio.get_running_loop().call_later(0.3, arrived.set)

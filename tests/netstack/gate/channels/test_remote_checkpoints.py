@@ -244,7 +244,7 @@ def test_priority_is_seen_by_the_gate() -> None:
 def test_events_that_contradict_themselves_are_refused(
     it: Fixture, event: Event, data_type: DataType, backlog: int, text: str
 ) -> None:
-    """An event that contradicts its data type or its number is an error of the channel."""
+    """An event that contradicts its data type or its backlog is an error of the channel."""
     it.channel.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
 
     with pytest.raises(RemoteProtocolError, match=text):
