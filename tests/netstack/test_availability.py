@@ -62,7 +62,7 @@ def test_a_callback_that_raises_does_not_silence_the_others() -> None:
 
 
 def test_racing_completions_and_callbacks_lose_nothing() -> None:
-    """Whoever comes first, every callback runs exactly once."""
+    """In every order of ``complete`` and ``add_done_callback`` each callback runs exactly once."""
     for _ in range(200):
         future, barrier = AvailabilityFuture(), threading.Barrier(2)
         seen: list[int] = []

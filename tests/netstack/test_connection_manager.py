@@ -99,7 +99,9 @@ async def test_a_channel_released_while_connecting_is_not_requested() -> None:
 
 
 async def test_orders_given_while_connecting_follow_the_requests() -> None:
-    """Of their channel: an event for the producer and the wanted size; a channel that left meanwhile says nothing."""
+    """A channel's event for the producer and its wanted size are sent after its request; a channel that was released
+    meanwhile sends no message.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     event = OtherEvent("org.example.Event", b"x")
@@ -270,7 +272,7 @@ async def test_close_says_that_it_was_us() -> None:
 
 
 async def test_close_while_connecting_ends_the_attempt() -> None:
-    """Whoever waited learns it, and the peer is asked nothing."""
+    """Waiting gates get the error, and the peer gets no request."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     gate = consumer.gate(address)
@@ -366,7 +368,7 @@ async def test_orders_after_the_loop_closed_are_nobodys_business() -> None:
 
 
 def test_a_loop_that_ends_while_connecting_tells_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody closed the manager; the attempt dies with the loop, and the task does not sleep for ever."""
+    """The attempt ends with the loop although the manager was not closed, and the task does not sleep for ever."""
     loop = EventLoopThread.start("short-lived")
     started = threading.Event()
 
@@ -438,9 +440,9 @@ async def test_partition_request_client_reuse() -> None:
 
 @both
 async def test_retrigger_partition_request(config: NetstackConfig) -> None:
-    """NettyPartitionRequestClientTest: retrigger.  The same request again, twice, with the same credit.
+    """NettyPartitionRequestClientTest: retrigger.  The request is sent twice again, with its first credit.
 
-    Unlike in Flink's test only once the peer said that it does not know the partition: before, the request is still
+    Unlike in Flink's test only after the peer said that it does not know the partition: before, the request is still
     out.
     """
     consumer, peer = Consumer(config), Peer()
@@ -800,7 +802,7 @@ async def test_a_channel_that_left_before_its_request_arrived_connects_to_nobody
 
 
 async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> None:
-    """Nobody is told of the end of the old one."""
+    """The new gate is not told of the end of the old connection."""
     consumer, peer = Consumer(NOT_REUSED), Peer()
     server, address = await serve(peer)
     consumer.gate(address, 1)

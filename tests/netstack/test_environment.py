@@ -404,7 +404,7 @@ def test_a_refused_connection_is_an_error_and_is_not_cached() -> None:
 
 
 def test_local_channels_open_no_socket(nodes: tuple[Node, Node]) -> None:
-    """A partition of the same process is read without TCP, in the same way."""
+    """A consumer reads a partition of its own process without TCP, through an ordinary gate."""
     producer, _ = nodes
     partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
     gate = producer.environment.create_input_gate("consumer", [ChannelSpec(result_partition_id(), 0, None)])
@@ -517,7 +517,7 @@ def test_an_environment_is_started_once() -> None:
 
 
 def test_a_close_during_the_start_leaves_no_server() -> None:
-    """Whoever starts is told, and nothing listens afterwards (checked at the end of every test)."""
+    """The start fails with an error, and no socket listens afterwards (checked at the end of every test)."""
     loop = EventLoopThread.start("node")
     environment = NetworkEnvironment(small_config(), loop)
 
@@ -561,8 +561,8 @@ def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("compression", [None, "lz4"])
 @pytest.mark.parametrize("exclusive", [0, 1, 4])
 def test_data_crosses_the_network_with_any_buffers_and_compression(exclusive: int, compression: str | None) -> None:
-    """Without exclusive buffers the backlog is announced and floating ones are found; compressed or not, the same bytes
-    arrive.
+    """The bytes arrive unchanged, compressed or not; without exclusive buffers the backlog is announced and floating
+    ones are found.
     """
     config = dataclasses.replace(
         small_config(exclusive_buffers_per_channel=exclusive, floating_buffers_per_gate=3), compression=compression
@@ -627,7 +627,7 @@ def test_a_dump_shows_both_ends_of_a_channel(nodes: tuple[Node, Node]) -> None:
 
 
 def on_loop(node: Node, function: Callable[[], list[ViewReaderStatistics]]) -> list[ViewReaderStatistics]:
-    """What ``function`` returns on the node's loop thread."""
+    """Return the result of ``function``, called on the node's loop thread."""
     found: list[list[ViewReaderStatistics]] = []
     done = threading.Event()
 

@@ -45,5 +45,5 @@ def test_ids_of_wrong_size_are_refused() -> None:
 
 
 def test_a_connection_id_prints_as_an_address() -> None:
-    """As it stands in messages."""
+    """A connection id is printed in messages as host and port."""
     assert str(ConnectionID("127.0.0.1", 6121)) == "127.0.0.1:6121"

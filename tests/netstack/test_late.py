@@ -34,7 +34,7 @@ LATE_PACKAGES = (
 
 
 def plain(**parameters: bool) -> pytest.MarkDecorator:
-    """Both decorators, with the same parameters."""
+    """Run a test with each of both decorators, given equal parameters."""
     return pytest.mark.parametrize(
         "make", [dataclass(**parameters), dataclasses.dataclass(**parameters)], ids=["late", "standard"]
     )
@@ -315,7 +315,7 @@ def test_a_name_is_imported_when_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("package", LATE_PACKAGES)
 def test_a_package_with_late_names_has_what_type_checkers_see(package: str) -> None:
-    """Its stub, ``__all__`` and ``dir()`` name the same things, from the same modules."""
+    """The stub, ``__all__`` and ``dir()`` of the package name equal things, from equal modules."""
     module = importlib.import_module(package)
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
@@ -347,7 +347,7 @@ def test_a_star_import_gives_all_names(package: str) -> None:
 
 
 def test_modules_of_a_package_with_late_names_are_attributes() -> None:
-    """As they were when the package imported all of them itself."""
+    """Submodules are attributes of the package, as if it had imported all of them itself."""
     assert (
         run_program("import flowlet.datastream as ds; print(ds.window.TumblingEventTimeWindows.__name__)")
         == "TumblingEventTimeWindows\n"
@@ -356,7 +356,7 @@ def test_modules_of_a_package_with_late_names_are_attributes() -> None:
 
 
 def run_program(text: str) -> str:
-    """What a program of its own prints."""
+    """Return the output of a program that runs in a process of its own."""
     return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 

@@ -44,7 +44,7 @@ GATE = GateIdentity(b"J" * 16, "clicks", time.time_ns() // 1_000_000 + 3_600_000
 
 
 class Listener(ChannelHandler):
-    """Notes what comes, and the end."""
+    """Notes the received messages and the end of the connection."""
 
     def __init__(self) -> None:
         self.received: asyncio.Queue[object] = asyncio.Queue()
@@ -71,7 +71,7 @@ async def environment() -> AsyncIterator[NetworkEnvironment]:
 async def say(
     address: ConnectionID, message: Message, gate: GateIdentity = GATE, token: bytes | None = None
 ) -> list[object]:
-    """Dial with a token, say one thing, and hear what comes until the connection ends, or one answer."""
+    """Dial with a token, send one message, and return what arrives until the connection ends, or one answer."""
     token = gate_token(SECRET, gate) if token is None else token
     config, listener = replace(CONFIG, security=SecurityConfig.hmac(token)), Listener()
     channel = await connect(
@@ -289,7 +289,7 @@ async def test_a_connection_that_is_ready_while_the_network_closes_takes_no_offe
 async def test_an_attempt_that_was_cancelled_is_forgotten_like_any_other(
     environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a loop that ends all its tasks."""
+    """A cancelled attempt does not stay in the network; a loop that ends cancels all its tasks like this."""
     address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
     offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
     waiting = asyncio.create_task(
@@ -407,7 +407,7 @@ async def offered(
     address: ConnectionID,
     attempt: int = 0,
 ) -> OfferedPartition:
-    """Of subtask 0 alone."""
+    """Offer a partition of subtask 0 alone."""
     offer = offer_of(attempt)
     result = environment.create_result_partition("producer", result_partition_id(f"{attempt}{gate.name}"), 2)
     partition = OfferedPartition(result, 2)

@@ -120,7 +120,7 @@ def test_a_reader_that_recycles_nothing_gets_no_more_than_its_initial_credit(
     partition.flush(0)
     held = [slow.get_next(PATIENCE_S) for _ in range(3)]
 
-    # What follows on the same connection proves that the fourth buffer is not under way.
+    # A later buffer on this connection proves that the fourth buffer is not under way.
     partition.emit_record(b"y" * 1024, 1)
     partition.flush(1)
     assert read_one(quick) == b"y" * 1024
@@ -186,7 +186,7 @@ def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(
 
 
 class Consumers:
-    """What a producer hears of its consumers."""
+    """Records the events that a producer hears of its consumers."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, str]] = []
@@ -250,7 +250,7 @@ def test_a_producer_learns_who_has_acknowledged_and_who_left(
 
 
 def test_a_buffer_is_ended_early(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
-    """A flush alone hands out what is there, and goes on filling the same buffer."""
+    """``finish_buffer`` ends a buffer, while a flush only hands out its bytes and goes on filling it."""
     partition = producer.create_partition(PARTITION)
     gate = consumer.open_gate([channel(producer.serve())])
     partition.emit_record(b"a", 0)

@@ -312,7 +312,7 @@ def test_a_client_with_another_secret_is_told_so(loop_name: str) -> None:
 
 
 def test_strangers_make_room_for_strangers_and_never_cost_a_friend(loop_name: str) -> None:
-    """Of 65 silent strangers the oldest is cut at once; friends can still connect."""
+    """The oldest of 65 silent strangers is cut at once; friends can still connect."""
 
     async def main() -> None:
         async with victim() as it, AsyncExitStack() as stack:

@@ -130,8 +130,8 @@ def test_nothing_is_written_above_the_high_watermark(server: ServerSide) -> None
 
 
 def test_a_gather_write_is_one_question_for_writability() -> None:
-    """Of gathers of four buffers, the first exceeds the high watermark with its second buffer: it is finished
-    nevertheless, and the next one waits.
+    """A gather of four buffers is finished although its second buffer exceeds the high watermark; the next gather
+    waits.
     """
     server = ServerSide(dataclasses.replace(CONFIG, max_gather_bytes=4 * SEGMENT))
     fill(server.partition(), 20)

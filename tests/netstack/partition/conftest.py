@@ -1,4 +1,4 @@
-"""What the stress tests of the shared modules need."""
+"""Fixtures for the stress tests of the shared modules."""
 
 import sys
 from collections.abc import Iterator

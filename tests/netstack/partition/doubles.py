@@ -1,4 +1,4 @@
-"""What the tests of partitions and gates share."""
+"""Doubles that the tests of partitions and gates share."""
 
 import threading
 from collections.abc import Callable
@@ -170,7 +170,9 @@ class Reading:
 
 
 def next_one(it: Reading) -> tuple[int, bool, int, bool]:
-    """What ``assertNextBuffer`` of Flink's test asserts: size, data available, backlog, event available."""
+    """Return the values that ``assertNextBuffer`` of Flink's test asserts: size, data available, backlog, event
+    available.
+    """
     found = it.poll()
     is_available, backlog = it.view.availability(True)
     assert (found.next_data_type is not DataType.NONE) == is_available

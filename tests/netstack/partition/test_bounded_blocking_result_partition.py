@@ -89,7 +89,7 @@ def test_a_partition_holds_one_descriptor(tmp_path: Path) -> None:
 
 
 def first_content(view: ResultSubpartitionView) -> bytes:
-    """What ``view`` gives first."""
+    """Return the bytes of the first buffer of ``view``."""
     found = view.next_buffer()
     assert found is not None
     content = bytes(found.buffer.view)
@@ -98,5 +98,5 @@ def first_content(view: ResultSubpartitionView) -> bytes:
 
 
 def num_descriptors() -> int:
-    """Of this process."""
+    """Return the number of this process's open descriptors."""
     return len(os.listdir("/dev/fd"))

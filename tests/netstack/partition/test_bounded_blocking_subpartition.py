@@ -339,7 +339,9 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokenDi
 
 @pytest.mark.parametrize("num_bytes", [60, SIZE])
 def test_a_full_disk_costs_no_segment(broken: BrokenDisk, num_bytes: int) -> None:
-    """Whoever emits next is told; the buffer that it had begun goes home with the partition."""
+    """A write to a full disk is an error of the emitting task; the buffer that it had begun is recycled with the
+    partition.
+    """
     with pytest.raises(ResourceBrokenError, match="no space left"):
         broken.partition.emit_record(b"b" * num_bytes, 0)
 
@@ -347,7 +349,9 @@ def test_a_full_disk_costs_no_segment(broken: BrokenDisk, num_bytes: int) -> Non
 
 
 def test_a_full_disk_costs_no_segment_of_a_broadcast(broken: BrokenDisk) -> None:
-    """As above, for a buffer that all share."""
+    """A broadcast to a full disk is an error of the emitting task; the buffer that all subpartitions share is
+    recycled.
+    """
     with pytest.raises(ResourceBrokenError, match="no space left"):
         broken.partition.broadcast_record(b"b" * 60)
 
@@ -355,7 +359,7 @@ def test_a_full_disk_costs_no_segment_of_a_broadcast(broken: BrokenDisk) -> None
 
 
 def test_an_end_that_could_not_be_written_is_no_end(broken: BrokenDisk) -> None:
-    """Nothing is added behind the gap, and ``close`` releases, as for any unfinished partition."""
+    """No data is added behind the gap, and ``close`` releases the partition like any unfinished one."""
     with pytest.raises(ResourceBrokenError, match="no space left"):
         broken.partition.finish()
     with pytest.raises(LocalProtocolError, match="takes nothing more"):
@@ -378,7 +382,7 @@ class Single:
         self.subpartition = BoundedBlockingSubpartition(0, self.parent, BoundedDataFile(directory))
 
     def consumer(self) -> BufferConsumer:
-        """Of a finished buffer, whose writer is done with it."""
+        """Return the consumer of a finished buffer, whose writer is done with it."""
         builder = self.arena.builder(SIZE)
         consumer = builder.create_buffer_consumer()
         builder.append_and_commit(b"abc")

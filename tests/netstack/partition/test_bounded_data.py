@@ -1,4 +1,4 @@
-"""``BoundedBlockingSubpartition``: what is written comes back the same, to every reader."""
+"""``BoundedBlockingSubpartition``: every reader gets exactly the data that was written."""
 
 import os
 from collections.abc import Sequence

@@ -102,7 +102,9 @@ def test_emit_record_with_record_spanning_multiple_buffers(it: Producing) -> Non
 
 
 def test_broadcast_record_with_record_spanning_multiple_buffers(it: Producing) -> None:
-    """ResultPartitionTest.testBroadcastRecordWithRecordSpanningMultipleBuffers: the same in every subpartition."""
+    """ResultPartitionTest.testBroadcastRecordWithRecordSpanningMultipleBuffers: every subpartition gets equal
+    buffers.
+    """
     partial = SIZE // 3
     it.partition.broadcast_record(bytes(partial))
     it.partition.broadcast_record(bytes(SIZE))
@@ -135,7 +137,7 @@ def test_an_exact_fit_takes_one_buffer(it: Producing) -> None:
 
 
 def reserve(small: Producing, num_segments: int, subpartition: int) -> list[MemorySegment]:
-    """As many as that: one call gives what is free at the moment, at least one."""
+    """Reserve ``num_segments``: one call gives the segments that are free at the moment, at least one."""
     segments: list[MemorySegment] = []
     while len(segments) < num_segments:
         segments += small.partition.reserve_segments(num_segments - len(segments), subpartition)
@@ -660,7 +662,7 @@ def test_idle_and_back_pressured_time() -> None:
 
 
 class RecordingObserver:
-    """Which thread said what."""
+    """Records which thread made which call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int | None]] = []

@@ -5,7 +5,7 @@ from tests.netstack.partition.doubles import Arena
 
 
 def test_it_recycles_everything() -> None:
-    """Of inputs, of outputs, and of outputs that are known only later."""
+    """The buffers of inputs, of outputs, and of outputs that are known only later are recycled."""
     arena, known, later = Arena(), InFlightData(), InFlightData()
     builder = arena.builder(8)
     consumer = builder.create_buffer_consumer()

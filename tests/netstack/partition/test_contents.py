@@ -33,7 +33,7 @@ TIMEOUTABLE = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.ALIG
 
 
 class LocalListener(RecordingListener):
-    """Of a reader in the same process."""
+    """The listener of a reader in the partition's process."""
 
     takes_contents = True
 
@@ -89,7 +89,9 @@ def polled(view: ResultSubpartitionView) -> list[Any]:
 
 
 def test_only_a_reader_of_the_process_takes_contents() -> None:
-    """Nobody yet, a remote one, a local one; once it does, it always will."""
+    """Neither a subpartition without reader nor one with a remote reader takes contents; one with a local reader does,
+    from then on.
+    """
     it = Setup()
     remote = it.partition.create_subpartition_view(1, RecordingListener())
     content = Content()
@@ -155,7 +157,9 @@ def test_a_finished_partition_takes_none(it: Setup) -> None:
 
 
 def test_contents_keep_their_place_between_records_and_events(it: Setup) -> None:
-    """Behind a buffer that is not full, one that every subpartition reads, and before what comes next."""
+    """A content is read after a buffer that is not full, or that every subpartition reads, and before later records and
+    events.
+    """
     first, second, third = Content(), Content(), Content()
 
     it.partition.emit_record(b"abc", 0)
@@ -174,7 +178,7 @@ def test_contents_keep_their_place_between_records_and_events(it: Setup) -> None
 
 
 def test_the_last_content_is_read_when_it_is_flushed(it: Setup) -> None:
-    """As a buffer that is not full."""
+    """A flush makes the last content readable, like a buffer that is not full."""
     it.partition.emit_content(Content(), 0)
     assert it.listener.count == 0
 
@@ -243,7 +247,7 @@ def test_a_content_takes_one_segment_until_it_is_recycled(it: Setup) -> None:
 
 
 def test_the_writer_waits_for_a_segment() -> None:
-    """As for any other buffer: contents that nobody reads are bounded."""
+    """The number of unread contents is bounded: each takes a segment, like any other buffer."""
     it = Setup(max_buffers=3)
     view = it.read_locally()
     num_emitted = [0]

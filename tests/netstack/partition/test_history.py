@@ -41,7 +41,7 @@ def blocked() -> Reading:
 
 
 def told_sizes(it: Reading) -> list[int]:
-    """What a reader finds that polls only if it was told."""
+    """Return the sizes that a reader finds that polls only after a notification."""
     if not it.listener.count:
         return []
     it.listener.count = 0
@@ -160,10 +160,10 @@ class Nobody:
     """Listens to nothing."""
 
     def notify_data_available(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_hist_22424_memory_stays_while_its_producer_writes() -> None:

@@ -153,8 +153,8 @@ def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_befo
 
 
 def test_a_record_that_begins_in_the_rest_of_a_buffer_is_read_to_its_end(it: Approximate) -> None:
-    """What is added behind what the last reader read begins with a record, and that one may go on
-    in the next buffer.
+    """Bytes that are added to a buffer after a reader has read its beginning start with a record, which may go on in
+    the next buffer.
     """
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"whole")
@@ -171,7 +171,7 @@ def test_a_record_that_begins_in_the_rest_of_a_buffer_is_read_to_its_end(it: App
 
 
 class OvertakenLock:
-    """Whoever wants it first is too late: something else happens before."""
+    """A lock whose first taker is too late: ``happens`` is called before it gets the lock."""
 
     def __init__(self, lock: threading.Lock, happens: Callable[[], object]) -> None:
         self._lock = lock
@@ -221,7 +221,9 @@ def test_an_order_that_comes_just_too_late_does_not_resume_the_next_reader(it: A
 
 
 def test_a_buffer_in_use_by_nobody_goes_home_outside_the_locks(it: Approximate) -> None:
-    """What was read to its end and is empty now: whoever gets its segment may ask the subpartition anything."""
+    """A buffer that was read to its end is recycled outside the locks: the thread that gets its segment may call the
+    subpartition.
+    """
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"one")
     it.subpartition.add(builder.create_buffer_consumer())

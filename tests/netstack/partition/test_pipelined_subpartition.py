@@ -52,7 +52,7 @@ def test_the_first_data_buffer_is_not_announced(it: Reading, is_finished: bool) 
 
 
 def test_the_first_event_is_announced(it: Reading) -> None:
-    """It is finished at once; it is no backlog and needs no credit."""
+    """An event is announced at once, since it is finished; it is no backlog and needs no credit."""
     it.subpartition.add(event())
 
     assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.backlog) == (
@@ -80,7 +80,7 @@ def test_further_buffers_are_not_announced(it: Reading) -> None:
 
 
 def test_an_event_at_the_end_makes_all_data_backlog(it: Reading) -> None:
-    """What stands before an event is finished."""
+    """An event finishes the buffers before it."""
     it.add(10)
     it.add(10)
     it.subpartition.add(event())
@@ -386,7 +386,7 @@ def block(it: Reading) -> None:
 
 
 def is_still(it: Reading) -> bool:
-    """Nobody was told, and there is nothing to poll."""
+    """Whether the reader was not notified and finds no buffer."""
     return (it.listener.count, it.view.availability(True), it.view.next_buffer()) == (0, (False, 0), None)
 
 
@@ -643,7 +643,7 @@ def test_release_parent_and_view_after_release(it: Reading) -> None:
 
 
 def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Reading) -> None:
-    """What is queued and what comes is dropped; the partition learns it once."""
+    """Queued and later data is dropped; the partition is told once that the reader left."""
     it.add(10)
     it.add(10)
 

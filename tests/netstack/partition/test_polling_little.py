@@ -41,7 +41,7 @@ class Producer:
         it.subpartition.check_invariants()
 
     def poll(self, *, takes_little: bool) -> tuple[bytes, int, DataType, int] | None:
-        """What is there now, at whatever way it is found."""
+        """Return the next buffer, however it is found; None if there is none."""
         subpartition = self.reading.subpartition
         found = subpartition.poll_little(LITTLE) if takes_little else None
         if found is None:

@@ -127,7 +127,7 @@ def test_data_stays_readable_after_close(small: Producing) -> None:
 
 
 def test_closing_an_unfinished_partition_fails_its_readers(small: Producing) -> None:
-    """They do not wait for an end that never comes."""
+    """Readers do not wait for an end that never comes: they get the failure."""
     small.partition.emit_record(b"abc", 0)
 
     small.partition.close()
@@ -166,7 +166,7 @@ def test_release_without_a_cause_still_gives_readers_one(small: Producing) -> No
 
 
 def test_the_text_of_a_failure_is_asked_for_outside_the_lock(small: Producing) -> None:
-    """It can be a user's exception, whose ``__str__`` may ask the partition."""
+    """A failure can be a user's exception, whose ``__str__`` may call the partition."""
 
     class Curious(Exception):
         def __str__(self) -> str:
@@ -190,7 +190,7 @@ def test_a_producer_failure_is_not_wrapped_twice(small: Producing) -> None:
 
 
 def test_a_release_listener_that_comes_late_is_called_at_once(small: Producing) -> None:
-    """Nothing is missed."""
+    """A listener that is added after the release does not miss it."""
     small.partition.release()
     told: list[str] = []
 

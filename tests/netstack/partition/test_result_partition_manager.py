@@ -193,7 +193,7 @@ def test_shutdown_releases_refuses_and_wakes(it: Fixture) -> None:
 
 @pytest.mark.slow
 def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) -> None:
-    """Whoever comes first, the consumer gets its view exactly once (FLINK-1954, FLINK-25055)."""
+    """In every order the consumer gets its view exactly once (FLINK-1954, FLINK-25055)."""
     for number in range(300):
         partition = it.partition(number)
         views: list[ResultSubpartitionView] = []
@@ -320,7 +320,7 @@ def test_a_listener_waits_as_long_as_the_partition_is_announced() -> None:
 
 
 def test_a_partition_that_was_registered_is_announced_no_more(it: Fixture) -> None:
-    """What comes after its release finds no partition, and need not wait for one."""
+    """A request after the partition's release finds none, and does not wait for one."""
     it.manager.announce([partition_id_of()])
     before = it.manager.is_announced(partition_id_of())
 
@@ -348,7 +348,7 @@ def test_a_timeout_that_crosses_the_registration_is_ignored(it: Fixture) -> None
 
 
 def test_without_timers_nothing_times_out(it: Fixture) -> None:
-    """It is said at once, instead of waiting for ever; and nobody is left waiting."""
+    """A request with a timeout is refused at once by a manager without timers, instead of waiting for ever."""
     with pytest.raises(LocalProtocolError, match="without timers"):
         it.manager.create_view_or_listen(
             partition_id_of(9), 0, RecordingListener(), lambda: None, timeout_ms=1, on_timeout=lambda: None
@@ -439,7 +439,7 @@ def test_an_id_that_is_half_free_is_not_registered(it: Fixture, is_known: bool) 
 
 
 def test_a_partition_that_meets_the_shutdown_is_refused_and_leaves_nothing(it: Fixture) -> None:
-    """It takes no task events either."""
+    """A partition that is refused during the shutdown takes no task events either."""
     dispatcher = BusyDispatcher()
     manager = ResultPartitionManager(task_events=dispatcher)
     dispatcher.before_register = manager.shutdown

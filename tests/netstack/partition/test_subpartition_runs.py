@@ -76,7 +76,7 @@ class Polled:
 
 
 def polled(it: Reading, max_segments: int) -> tuple[list[Polled], int, DataType] | None:
-    """What a reader of runs finds: a run, or what ``poll`` finds; with backlog and next data type behind it."""
+    """Return what a reader of runs finds, a run or the result of ``poll``, with backlog and next data type after it."""
     run = it.subpartition.poll_run(max_segments)
     it.subpartition.check_invariants()
     if run is None:
@@ -153,8 +153,8 @@ def fill_from(it: Reading, script: str, pools: list[Pool]) -> None:
 def test_polling_runs_finds_what_polling_singly_finds(
     body: str, tail: str, sizes: list[int], is_fed_between: bool
 ) -> None:
-    """Same elements and numbers, whatever they are; where both have taken the same, backlog and next data type are the
-    same.
+    """Both ways find equal elements and numbers; backlog and next data type are equal, too, wherever both have polled
+    equally many.
     """
     readings, all_pools = [Reading(), Reading()], [[Pool(), Pool()], [Pool(), Pool()]]
     for it, pools in zip(readings, all_pools, strict=True):
@@ -193,7 +193,7 @@ def test_polling_runs_finds_what_polling_singly_finds(
 
 
 def test_a_run_ends_where_another_pool_begins(it: Reading) -> None:
-    """Who writes it gives all of it back in one place."""
+    """All segments of a run belong to one pool, so that its sender can give them back with one call."""
     one, other = Pool(), Pool()
     it.subpartition.add_all([one.consumer(0), one.consumer(1), other.consumer(2), one.consumer(3)])
     it.subpartition.flush()
@@ -213,7 +213,7 @@ def test_a_run_ends_where_another_pool_begins(it: Reading) -> None:
 
 
 def test_the_run_that_empties_the_queue_ends_the_flush(it: Reading) -> None:
-    """What is added after it is news once it can be read, and not before."""
+    """Data that is added after the run is announced once it can be read, and not before."""
     pool = Pool()
     it.subpartition.add_all([pool.consumer(), pool.consumer()])
     it.subpartition.flush()
@@ -253,7 +253,7 @@ def test_priority_events_and_blocking_leave_runs_to_poll(it: Reading) -> None:
 
 
 def test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue(it: Reading) -> None:
-    """A copy and the queue hold the same memory: it goes home after both."""
+    """A copy and the queue share the memory: it is recycled after both have been read."""
     pool = Pool()
     it.subpartition.add_all([pool.consumer(0), pool.consumer(1)])
     it.subpartition.add(barrier(1, TIMEOUTABLE))
@@ -299,8 +299,8 @@ STARTS = ["", "s", "sf", "ss", "ssf", "e", "kx", "kxs", "p", "sp", "b", "sx", "k
 @pytest.mark.parametrize("num_added", [1, 2, 3])
 @pytest.mark.parametrize("is_first_finished", [True, False])
 def test_several_are_announced_as_one_by_one(start: str, num_added: int, is_first_finished: bool) -> None:
-    """The reader is told if it would have been, once; queue, backlog and availability are the same, and after a flush
-    and an event, too.
+    """Adding consumers together notifies the reader once if adding them one by one notifies it; queue, backlog and
+    availability are equal both ways, also after a flush and an event.
     """
     states = []
     for is_together in (True, False):
@@ -352,7 +352,7 @@ def test_what_nobody_will_read_goes_home(it: Reading, is_released: bool) -> None
 
 
 def test_the_buffer_size_wanted_comes_back(it: Reading) -> None:
-    """As from ``add``."""
+    """``add_all`` returns the wanted buffer size, like ``add``."""
     it.subpartition.set_buffer_size(12)
 
     assert it.subpartition.add_all([Pool().consumer()]) == 12
@@ -495,7 +495,7 @@ def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
 
 
 def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
-    """What is not bytes of single size raises, and the segments are back."""
+    """A record that is not bytes of single size is an error, and its segments are recycled."""
     it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
     words = memoryview(bytearray(64 * SIZE)).cast("I")
@@ -511,7 +511,7 @@ def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
 def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_good: int
 ) -> None:
-    """Those that were written, the one that was not, and those behind it."""
+    """The buffers before the failed write, the failed one and the ones after it are recycled."""
     pool, parent = Pool(), RecordingParent()
     subpartition = BoundedBlockingSubpartition(0, parent, BoundedDataFile(tmp_path))
     num_left = num_good

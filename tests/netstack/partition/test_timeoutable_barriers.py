@@ -33,7 +33,7 @@ def it() -> Iterator[Reading]:
 
 
 def in_flight(it: Reading) -> list[tuple[int, str, list[int]]]:
-    """Of each future: checkpoint, state, and sizes of the buffers."""
+    """Return checkpoint, state, and sizes of the buffers of each future."""
     found = []
     for checkpoint_id, data in it.state.futures:
         state = "pending" if not data.end.is_done else "done" if data.error is None else type(data.error).__name__

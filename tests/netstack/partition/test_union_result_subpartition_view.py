@@ -276,7 +276,7 @@ class RacingView(PipelinedSubpartitionView):
 
 
 def test_what_happens_while_it_looks_ahead_is_not_lost() -> None:
-    """A subpartition leaves the line before it is polled, so that what comes after the poll is told."""
+    """A subpartition leaves the line before it is polled, so that data that arrives after the poll is announced."""
     it = Union(1)
     racing = RacingView(it.subpartitions[0], it.view.listener_of(0))
     racing.producer = it.subpartitions[0]
@@ -300,7 +300,7 @@ class NestedView(PipelinedSubpartitionView):
 
 
 def test_who_comes_while_another_thread_looks_ahead_is_told_afterwards() -> None:
-    """It finds nothing yet, does not wait, and is told when there may be something."""
+    """A caller that asks meanwhile finds no data, does not wait, and is notified when there may be some."""
     it = Union(1)
     nested = NestedView(it.subpartitions[0], it.view.listener_of(0))
     nested.union = it.view

@@ -92,7 +92,7 @@ def test_a_lost_connection_tells_the_error_first() -> None:
 
 
 def test_close_flushes_once() -> None:
-    """What was written is readable, as the peer would read it."""
+    """``close`` flushes written bytes once; the test reads them as the peer would."""
     log: list[str] = []
     channel = EmbeddedChannel(Recorder("a", log))
     channel.write(OutboundFrame((b"bye",), None))
@@ -105,7 +105,7 @@ def test_close_flushes_once() -> None:
 
 
 def test_errors_of_callbacks_reach_the_handlers() -> None:
-    """As in production."""
+    """An error of a callback is given to the handlers, as in production."""
     log: list[str] = []
 
     def fail() -> None:

@@ -93,7 +93,9 @@ def test_functions_that_post_each_other_for_ever_are_found() -> None:
 
 
 def test_a_closed_loop_refuses() -> None:
-    """As in production: what was accepted is executed by ``close``."""
+    """A closed loop refuses functions; functions that it accepted before are executed by ``close``, as in
+    production.
+    """
     loop, seen = EmbeddedEventLoop(), list[str]()
     loop.execute_threadsafe(seen.append, "accepted")
 

@@ -36,7 +36,7 @@ class Authority:
 
 
 def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """What a peer that is not ours dials with."""
+    """Return the TLS context of a client that is not ours."""
     context = ssl.create_default_context(cafile=str(tls.ca_file))
     context.check_hostname = tls.verify_hostname
     context.load_cert_chain(tls.certificate_file, tls.key_file)
@@ -44,7 +44,7 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """What a peer that is not ours listens with; it asks for certificates."""
+    """Return the TLS context of a server that is not ours; it asks for certificates."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.ca_file))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(tls.certificate_file, tls.key_file)

@@ -1,4 +1,4 @@
-"""What the tests of connections share."""
+"""Fixtures for the tests of connections."""
 
 import pytest
 import trustme

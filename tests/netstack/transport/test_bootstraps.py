@@ -1,4 +1,4 @@
-"""What the bootstraps set: watermarks, socket options, and the time after which a silent peer is dead."""
+"""The settings of the bootstraps: watermarks, socket options, and the time after which a silent peer is dead."""
 
 import asyncio
 import socket

@@ -45,7 +45,7 @@ def test_a_connected_channel_is_active_and_knows_its_peer(loop_name: str) -> Non
 
 
 def test_nobody_listening_is_a_connect_error(loop_name: str) -> None:
-    """It names the address and the reason, and keeps the cause."""
+    """The error names the address and the reason, and keeps the cause."""
 
     async def main() -> None:
         with socket.socket() as unused:
@@ -70,7 +70,7 @@ def test_an_address_that_cannot_exist_is_a_connect_error(loop_name: str, address
 
 
 def test_a_connection_that_takes_too_long_is_a_connect_error(loop_name: str) -> None:
-    """A full accept queue: the kernel does not answer.  Nothing is left behind."""
+    """If the kernel does not answer, because the accept queue is full, the attempt fails and leaves no socket open."""
 
     async def main() -> None:
         with socket.socket() as busy:
@@ -109,7 +109,9 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
 def test_a_name_that_leads_to_another_machine_is_refused(
     loop_name: str, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What counts is who was reached, not what ``localhost`` should mean; here 127.0.0.1 plays the other machine."""
+    """The address that was reached decides, not the one that ``localhost`` should mean; here 127.0.0.1 plays the other
+    machine.
+    """
     monkeypatch.setattr("netstack.transport.server.is_loopback", lambda host: host == "localhost")
     config = dataclasses.replace(CONFIG, security=security)
 
@@ -145,9 +147,7 @@ class CancelWhenActive(Inbox):
 
 @pytest.mark.parametrize("security", [SecurityConfig.none(), SecurityConfig.hmac(bytes(32))])
 def test_a_dial_that_is_cancelled_just_when_it_connects_ends(loop_name: str, security: SecurityConfig) -> None:
-    """Uvloop may then close the transport without a word to the protocol; the channel ends all the same, and nothing
-    stays open.
-    """
+    """The channel ends and no socket stays open, even if uvloop closes the transport without telling the protocol."""
     config = dataclasses.replace(CONFIG, security=security)
 
     async def main() -> None:

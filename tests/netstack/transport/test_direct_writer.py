@@ -155,7 +155,7 @@ def test_what_the_kernel_does_not_take_goes_out_next_by_the_loop(connection: Con
 
 
 def test_a_broken_connection_is_left_to_the_loop(connection: Connection) -> None:
-    """The loop meets the same error, and knows whom to tell."""
+    """The loop meets the error again, and knows whom to tell."""
     connection.peer.close()
 
     assert connection.writer.try_begin()

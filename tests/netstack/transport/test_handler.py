@@ -46,7 +46,7 @@ class Absorbing(Recorder):
 
 @pytest.mark.parametrize("fire", EVENTS)
 def test_an_error_reaches_the_failing_handler_and_those_behind_it(fire: Callable[[ChannelPipeline], None]) -> None:
-    """As in Netty: first the handler itself, never one in front of it; the event goes no further."""
+    """First the failing handler gets the error, never one before it; the event goes no further, as in Netty."""
     log: list[str] = []
     channel = EmbeddedChannel(Recorder("a", log), Failing("b", log), Absorbing("c", log))
     log.clear()
@@ -59,7 +59,7 @@ def test_an_error_reaches_the_failing_handler_and_those_behind_it(fire: Callable
 
 
 def test_an_error_that_nobody_deals_with_closes_the_channel() -> None:
-    """It is reported, and the connection ends: nobody knows what state it is in."""
+    """An unhandled error is reported, and the connection ends, since its state is unknown."""
     channel = EmbeddedChannel(Failing("a", []))
 
     assert not channel.is_open

@@ -49,7 +49,7 @@ class Rig:
         )
 
     def sent(self) -> bytes:
-        """What left since the last call; the kernel takes everything."""
+        """Return the bytes that left since the last call; the kernel takes everything."""
         self.channel.flush_outbound()
         return self.channel.read_all_outbound()
 

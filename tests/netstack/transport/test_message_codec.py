@@ -77,7 +77,7 @@ def test_a_buffer_is_written_behind_its_header_and_recycled_with_its_last_byte()
 
 
 def test_type_and_compression_of_a_buffer_travel_in_its_header() -> None:
-    """What the buffer says about itself is what the receiver reads."""
+    """The receiver reads the type and the compression that the sent buffer has."""
     channel, collector = make_channel()
     buffer = FakeBuffer(b"\0\0\0\0", DataType.END_OF_PARTITION)
     buffer.is_compressed = True
@@ -184,7 +184,7 @@ def test_only_accepted_messages_are_understood_until_more_are() -> None:
 
 
 def test_a_decode_error_reaches_the_handlers_behind_the_decoder_after_the_good_messages() -> None:
-    """As if the bytes had come one by one."""
+    """Messages before the broken frame are delivered first, like messages whose bytes come one by one."""
     channel, collector = make_channel()
 
     channel.write_inbound(encode(AddCredit(RECEIVER, 1)) + bytes(9))
@@ -205,7 +205,7 @@ def test_a_decode_error_that_nobody_deals_with_closes_the_channel() -> None:
 
 
 def test_nothing_is_delivered_after_a_handler_closed_the_channel() -> None:
-    """Neither messages of the same read, nor errors of broken frames behind them."""
+    """Neither later messages of that read nor errors of broken frames after them are delivered."""
 
     class CloseAtRequest(ChannelHandler):
         def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:

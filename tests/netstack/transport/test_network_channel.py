@@ -168,8 +168,8 @@ def test_a_peer_that_does_not_read_stops_the_writer_until_it_reads(loop_name: st
 
 
 def test_what_is_flushed_while_the_transport_is_busy_follows_in_order(loop_name: str) -> None:
-    """It waits until the transport has nothing left, then goes out by itself; what was not flushed
-    waits for its flush.
+    """A flush waits until the transport has no bytes left, then goes out by itself; unflushed messages wait for their
+    flush.
     """
 
     async def main() -> None:
@@ -349,7 +349,7 @@ def test_the_kernel_gets_no_longer_times_than_it_takes(loop_name: str, timeout_s
 
 
 def test_a_connection_whose_options_are_refused_is_cut(loop_name: str) -> None:
-    """Nobody would count it or time it out otherwise."""
+    """A connection whose options the system refuses is cut: otherwise it would be neither counted nor timed out."""
 
     async def main() -> None:
         transport = ScriptedTransport()
@@ -450,7 +450,7 @@ def test_only_frames_reach_the_transport(loop_name: str) -> None:
 
 
 def test_a_message_that_nobody_serves_is_dropped_and_the_channel_lives(loop_name: str) -> None:
-    """It is reported in the log; the next message is read."""
+    """The dropped message is reported in the log, and the next one is read."""
 
     class OnlyCredit(Inbox):
         def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -490,7 +490,7 @@ def test_the_channel_can_be_used_on_its_loop_only(loop_name: str, monkeypatch: p
 
 
 def test_a_channel_closed_before_it_is_connected_never_becomes_active(loop_name: str) -> None:
-    """What was written is recycled, ``wait_closed`` returns, and the connection is cut when it is made."""
+    """Written buffers are recycled, ``wait_closed`` returns, and the connection is cut when it is made."""
 
     async def main() -> None:
         inbox, server_inbox, buffer = Inbox(), Inbox(), CountedBuffer(0)
@@ -587,7 +587,7 @@ def scripted(transport: ScriptedTransport) -> tuple[NetworkChannel, Inbox]:
 
 
 def test_partial_writes_are_accounted_exactly(loop_name: str) -> None:
-    """What the kernel took is recycled, what it did not take is not; the rest waits for ``resume_writing``."""
+    """A buffer is recycled only after the kernel took all of it; the rest waits for ``resume_writing``."""
 
     async def main() -> None:
         transport = ScriptedTransport(takes_bytes=PAGE + 47)

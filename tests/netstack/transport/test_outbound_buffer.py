@@ -79,7 +79,7 @@ def test_a_callback_runs_with_the_last_byte_of_its_frame() -> None:
 
 
 def test_a_frame_without_bytes_is_written_with_the_next_report() -> None:
-    """Nothing waits for a byte that never comes."""
+    """The callback of an empty frame does not wait for a byte that never comes."""
     outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
     outbound.add((), note(seen, "empty"))
 
@@ -89,7 +89,7 @@ def test_a_frame_without_bytes_is_written_with_the_next_report() -> None:
 
 
 def test_views_are_taken_once_and_stay_pending() -> None:
-    """What the transport got is not handed out again, but counts until it is written."""
+    """Bytes that the transport got are not handed out again, but count as pending until they are written."""
     outbound = ChannelOutboundBuffer(100, 50)
     payload = memoryview(b"payload")
     outbound.add((b"head", payload), None)
@@ -129,7 +129,7 @@ def test_more_written_than_pending_is_a_bug() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40))
 def test_bytes_and_callbacks_balance(steps: list[tuple[bool, int]]) -> None:
-    """What was added is written or pending; each callback once and in order; writability only flips across the
+    """All added bytes are written or pending; each callback runs once and in order; writability only flips across the
     watermarks.
     """
     outbound, seen, added, written = ChannelOutboundBuffer(60, 30), list[int](), list[int](), 0

@@ -50,7 +50,9 @@ def written(*messages: object) -> bytes:
 
 
 def one_by_one(run: OutboundRun) -> list[OutboundBuffer]:
-    """What the run stands for, over copies of its segments: memory that was given back may be poisoned."""
+    """Return the single buffers that the run stands for, over copies of its segments: memory that was given back may be
+    poisoned.
+    """
     found = []
     number, backlog = run.sequence_number, run.backlog + len(run.segments)
     for segment in run.segments:

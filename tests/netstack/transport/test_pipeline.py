@@ -37,7 +37,9 @@ def test_inbound_events_go_from_head_to_tail(fire: Callable[[ChannelPipeline], N
 
 
 def test_writes_go_from_tail_to_head() -> None:
-    """They reach the handlers in the opposite order, then the transport; flushes and closes go to the transport."""
+    """Writes reach the handlers from the last to the first, then the transport; flushes and closes go to the
+    transport.
+    """
     channel, log = make_channel(ChannelHandler())
 
     channel.write("m")

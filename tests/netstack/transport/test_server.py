@@ -109,8 +109,8 @@ def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_t
 
 
 class _NeverEmpty:
-    """What a listener of asyncio from 3.12 on is while a connection is inside its TLS handshake: closed, but not at its
-    end.
+    """An asyncio listener as it is from Python 3.12 on while a connection is inside its TLS handshake: closed, but not
+    at its end.
     """
 
     def __init__(self, listener: asyncio.Server) -> None:

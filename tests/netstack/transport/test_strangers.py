@@ -1,4 +1,4 @@
-"""What a connection costs before its peer has proven anything: real sockets at the server of a
+"""The cost of a connection before its peer has proven anything: real sockets at the server of a
 ``NetworkEnvironment``.
 """
 
@@ -46,7 +46,7 @@ async def listening() -> AsyncIterator[tuple[NetworkEnvironment, ConnectionID]]:
 async def knock(
     stack: ExitStack, at: tuple[NetworkEnvironment, ConnectionID], num_more: int, said: bytes = b""
 ) -> None:
-    """That many strangers connect, say this and then nothing."""
+    """Connect ``num_more`` strangers; each sends ``said`` and nothing more."""
     environment, address = at
     num_wanted = environment.num_accepted_connections + num_more
     for number in range(num_more):

@@ -71,7 +71,7 @@ async def serving(tls: TlsConfig, inbox: Inbox) -> AsyncIterator[tuple[NetworkSe
 
 
 def test_certificates_alone_are_enough_for_peers_without_our_handshake(loop_name: str, authority: Authority) -> None:
-    """As with Flink's own classes: the first bytes inside TLS are a message.  A pin still decides."""
+    """The first bytes inside TLS are a message, as with Flink's own classes.  A pinned fingerprint is still checked."""
 
     async def main() -> None:
         server_tls, client_tls = authority.issue("server"), authority.issue("client")
@@ -167,8 +167,8 @@ def test_ssl_handshake_error(loop_name: str, authority: Authority, stranger: Aut
 
 
 def test_client_untrusted_certificate(loop_name: str, authority: Authority, stranger: Authority) -> None:
-    """testClientUntrustedCertificate: TLS 1.3 lets such a client write before it is refused; it is not connected all
-    the same.
+    """testClientUntrustedCertificate: TLS 1.3 lets such a client write before it is refused; nevertheless it is never
+    connected.
     """
 
     async def main() -> None:
@@ -205,7 +205,7 @@ def test_ssl_pinning_for_valid_fingerprint(loop_name: str, authority: Authority)
 
 @pytest.mark.parametrize("who_pins", ["server", "client"])
 def test_ssl_pinning_for_invalid_fingerprint(loop_name: str, authority: Authority, who_pins: str) -> None:
-    """testSslPinningForInvalidFingerprint: another certificate of the same CA is not enough."""
+    """testSslPinningForInvalidFingerprint: another certificate of the trusted CA is not enough."""
 
     async def main() -> None:
         tls = {"server": authority.issue("server"), "client": authority.issue("client")}
@@ -357,9 +357,7 @@ def test_plaintext_at_a_tls_port_is_cut(loop_name: str, authority: Authority, fi
 
 
 def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, authority: Authority) -> None:
-    """They would stay until the time for their handshake is over, which is long here: nothing of the server is left
-    when it is closed.
-    """
+    """No connection is left when the server is closed, although the handshakes have a long time limit here."""
 
     async def main() -> None:
         config = replace(CONFIG, security=replace(security(authority.issue("server")), tls_handshake_timeout_s=600))

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 def test_a_socket_that_cannot_accept_is_said_and_tried_again(
     loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for want of descriptors: after a while it can."""
+    """A socket that cannot accept, for want of descriptors for example, is reported, and accepts again after a
+    while.
+    """
     monkeypatch.setattr("netstack.transport.tls._PAUSE_S", 0)
 
     async def main() -> None:
