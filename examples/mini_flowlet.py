@@ -1,7 +1,7 @@
 """The engine in 300 lines that teach: two tasks, a mailbox each, credits over TCP, and a barrier that cuts.
 
 Run it: ``python examples/mini_flowlet.py``.  Then read it from the top; each class names the part of flowlet that does
-the same for real programs.
+this for real programs.
 
     source task              the loop's thread                        count task
     -----------              -----------------                        ----------
@@ -12,13 +12,13 @@ the same for real programs.
 Three rules make it an engine:
 
 1. Each piece of state has one owner.  A task's thread owns what the task knows, the loop's thread owns the sockets and
-   the queues.  Nobody locks: whoever wants something of another thread leaves a message there, a *mail* for a task, a
-   callback for the loop.
-2. A buffer is sent only if the receiver has room for it, which it says with *credits*.  A slow receiver gives none, the
+   the queues.  There are no locks: a thread that wants something of another one leaves a message there, a *mail* for a
+   task, a callback for the loop.
+2. A buffer is sent only if the receiver has announced room for it, with *credits*.  A slow receiver gives none, the
    sender's queue fills up, the source finds no free buffer and waits: that is backpressure, without a message of its
    own.
-3. A *barrier* travels in the stream, behind the records before it and ahead of those after it.  What both tasks keep at
-   the barrier belongs together: a restart from there counts each word once.
+3. A *barrier* travels in the stream, after the records that were sent before it and ahead of the later ones.  The
+   states that both tasks keep at the barrier belong together: a restart from there counts each word once.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Mail = Callable[[], None]
 
 
 class KilledError(Exception):
-    """What ends a task that is killed, between two buffers."""
+    """Ends a task that is killed, between two buffers."""
 
 
 # -- 1. A task: a thread, a mailbox, and a default action
@@ -211,7 +211,7 @@ class Receiver(Connection):
 
 @dataclass
 class Checkpoint:
-    """What both tasks kept at one barrier: a cut through the stream."""
+    """The states that both tasks kept at one barrier: a cut through the stream."""
 
     checkpoint_id: int
     position: int | None = None  # the words before the barrier

@@ -25,7 +25,7 @@ from netstack import (
     wait_consumed,
 )
 
-# Both processes name the data by the same ids: 20 bytes for the partition, 40 for the attempt that produces it.
+# Both processes name the data by equal ids: 20 bytes for the partition, 40 for the attempt that produces it.
 PARTITION = ResultPartitionID(
     IntermediateResultPartitionID(b"the file".ljust(20)), ExecutionAttemptID(b"the sender".ljust(40))
 )

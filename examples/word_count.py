@@ -3,7 +3,7 @@
 Without arguments it counts the words of the Python standard library's source files on an embedded cluster: one
 JobManager and two TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it
 uses a running cluster.  ``--kill-one`` kills a TaskManager on the way, ``--kill-one jobmanager`` the JobManager of a
-cluster that it starts by the commands that a user would type; the counts are exact all the same.
+cluster that it starts by the commands that a user would type; the counts are exact nevertheless.
 """
 
 import argparse
@@ -188,7 +188,7 @@ class ProgressView:
 
 
 def progress_of(document: dict[str, Any]) -> tuple[int, float]:
-    """How many words the sources emitted, and which part of their input they read (about the same for all)."""
+    """Return how many words the sources emitted, and which part of their input they read (nearly equal for all)."""
     metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
     fractions = [each["source_progress"] or 0.0 for each in metrics]
     return sum(each["num_records_out"] for each in metrics), sum(fractions) / len(fractions)
@@ -295,7 +295,7 @@ def count_words(
 def count_on(
     cluster: "LoopbackCluster | None", files: Sequence[str], options: argparse.Namespace, view: ProgressView
 ) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """As ``count_words``; ``cluster``: whose JobManager is to be killed."""
+    """Run the job as ``count_words`` does; ``cluster``: the cluster whose JobManager is to be killed, if one is."""
     configuration = Configuration()
     if cluster is not None:
         configuration.set_string("flowlet.jobmanager", cluster.address)

@@ -1,7 +1,7 @@
 """Makes the data of a web shop: users, clicks and purchases in Parquet files, with the flaws of real data.
 
 Rows are out of order within a file, some come in a later file, some twice, some are broken.  In a few bursts, users
-click faster than people can.  The same seed makes the same data.
+click faster than people can.  A seed always makes equal data.
 """
 
 from dataclasses import dataclass

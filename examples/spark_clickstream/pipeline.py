@@ -1,4 +1,4 @@
-"""Spark's part: clean, join and order the raw files, and compute the same figures as the flowlet job.
+"""Spark's part: clean, join and order the raw files, and compute the figures that the flowlet job computes, too.
 
 Side: the driver, except ``paced``, which runs in Spark's Python workers.
 """
@@ -60,7 +60,7 @@ def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Cal
 
 
 def own_figures(events: DataFrame) -> DataFrame:
-    """What the flowlet job must compute for each event."""
+    """Return the figures that the flowlet job must compute for each event."""
     so_far = (
         Window.partitionBy("user").orderBy("at_us", "event").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )

@@ -54,7 +54,7 @@ def test_both_run_at_the_same_time_if_they_are_to_run_beside_each_other() -> Non
 
 
 def test_cpu_seconds_of_each_figure_are_those_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is yielded behind a job, such as its memory, took nothing, and is no figure of its own."""
+    """A value that follows a job, such as its memory, takes no time and gets no figure of CPU seconds."""
     seconds = iter([1.0, 3.5, 3.51, 4.5])
     monkeypatch.setattr(gauges, "cpu_s", lambda: next(seconds))
 

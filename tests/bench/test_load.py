@@ -1,4 +1,4 @@
-"""What others do on the machine, and how quick it is."""
+"""The load of other programs on the machine, and the machine's speed."""
 
 import subprocess
 import sys

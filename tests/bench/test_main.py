@@ -1,4 +1,4 @@
-"""What ``python -m bench`` takes, and what is left when a case fails."""
+"""The arguments of ``python -m bench``, and the results that are left when a case fails."""
 
 import sys
 from pathlib import Path

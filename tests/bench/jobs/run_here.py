@@ -7,7 +7,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 
 
 def run_here(work: Work) -> Collected:
-    """What came out, with one subtask of everything."""
+    """Return the results of ``work``, with one subtask of each operator."""
     collected = Collected(work.outputs)
     with closing(StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)) as environment:
         inputs = [environment.from_collection(list(each.records())) for each in work.inputs]

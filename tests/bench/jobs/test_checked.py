@@ -32,7 +32,7 @@ def report_of(
     inspects_all: bool = False,
     has_columns: bool = False,
 ) -> Reports:
-    """What a sink writes down about these chunks."""
+    """Return the report that a sink writes about these chunks."""
     sink = CheckedSink(folder, keep, inspects_all=inspects_all)
     set_up(sink, OperatorContext("task", 0, 1, 128, sink.name), RecordingOutput())
     (folder / "start-0").write_text("1", encoding="ascii")

@@ -1,4 +1,4 @@
-"""Numbers that look random and are the same everywhere."""
+"""Numbers that look random and are equal in every process."""
 
 from collections import Counter
 

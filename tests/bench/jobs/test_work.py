@@ -1,4 +1,4 @@
-"""What every engine works on: all readers together have the records of one, whatever their number."""
+"""The input of every engine: all readers together have the records of one reader, whatever their number."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The peers do the same work, where they are installed; their output is checked as ours is."""
+"""The peers, where they are installed, do the work of flowlet's jobs; their output is checked like ours."""
 
 from contextlib import ExitStack
 from pathlib import Path

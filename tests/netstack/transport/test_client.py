@@ -70,7 +70,9 @@ def test_an_address_that_cannot_exist_is_a_connect_error(loop_name: str, address
 
 
 def test_a_connection_that_takes_too_long_is_a_connect_error(loop_name: str) -> None:
-    """If the kernel does not answer, because the accept queue is full, the attempt fails and leaves no socket open."""
+    """The attempt fails after its time and leaves no socket open; here the kernel does not answer, for the accept queue
+    is full.
+    """
 
     async def main() -> None:
         with socket.socket() as busy:

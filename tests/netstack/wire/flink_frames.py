@@ -13,7 +13,7 @@ LOCATION_BYTES: Final = 100_000
 
 
 def record(number: int) -> bytes:
-    """What was written."""
+    """Return the bytes of the record that Flink's writer wrote under this number."""
     return b"record %08d %s\n" % (number, b"abcdefgh" * 10)
 
 

@@ -74,7 +74,7 @@ CONTROL_MESSAGES: list[Message] = [
 
 
 class HeapBuffer:
-    """A payload on the heap that counts its recycling; equal to every other one with the same content."""
+    """A payload on the heap that counts its recycling; it equals every other one with equal content."""
 
     def __init__(
         self, content: bytes | bytearray, data_type: DataType = DataType.DATA_BUFFER, *, is_compressed: bool = False

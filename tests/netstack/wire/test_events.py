@@ -289,7 +289,7 @@ def test_what_does_not_fit_is_not_encoded(event: Event) -> None:
     ],
 )
 def test_options_that_contradict_each_other_cannot_be_made(named: dict[str, object], complaint: str) -> None:
-    """As in Flink's constructor."""
+    """Contradictory options are refused, as in Flink's constructor."""
     with pytest.raises(LocalProtocolError, match=complaint):
         CheckpointOptions(**named)  # type: ignore[arg-type] # one table
 
@@ -322,7 +322,7 @@ def test_what_follows_from_the_alignment(
 
 
 def test_a_barrier_that_took_too_long_becomes_unaligned() -> None:
-    """It loses its timeout and keeps the rest."""
+    """The unaligned barrier has no timeout; everything else stays."""
     aligned = barrier(1, 2, SnapshotType.FULL_CHECKPOINT, location=LOCATION, aligned_timeout_ms=100)
 
     unaligned = aligned.as_unaligned()
@@ -341,7 +341,9 @@ def test_a_barrier_that_took_too_long_becomes_unaligned() -> None:
     ],
 )
 def test_a_channel_that_cannot_keep_its_buffers_forces_alignment_and_gives_it_back(options: CheckpointOptions) -> None:
-    """What needs channel state is aligned there, and what it was is not forgotten; the rest stays as it is."""
+    """Options that need channel state become aligned, and can be turned back into the former options; all others stay
+    as they are.
+    """
     forced = options.with_unaligned_unsupported()
 
     assert not forced.needs_channel_state
@@ -383,7 +385,7 @@ def test_events_survive_the_wire(event: AnnouncedEvent, sequence_number: int) ->
 
 @given(st.integers(0, 13), st.binary(max_size=150))
 def test_garbage_is_refused_or_is_an_event_with_exactly_these_bytes(kind: int, rest: bytes) -> None:
-    """Nothing but ``RemoteProtocolError`` comes out, and nothing is read in two ways."""
+    """Garbage raises only ``RemoteProtocolError``, and no bytes can be read in two ways."""
     body = kind.to_bytes(4, "big") + rest
     try:
         event = deserialize_event(memoryview(body))

@@ -138,7 +138,7 @@ def test_partial_buffers_that_do_not_add_up_are_refused() -> None:
 
 
 def test_an_event_larger_than_a_segment_is_delivered() -> None:
-    """It needs no credit and none of the channel's segments, and what follows it is read."""
+    """A large event needs no credit and none of the channel's segments, and later frames are read."""
     assert len(LARGE_BARRIER) > LOCATION_BYTES > SORTED_SEGMENT_BYTES
 
     buffers, events = read(PIPELINED)
@@ -151,8 +151,6 @@ def test_an_event_larger_than_a_segment_is_delivered() -> None:
 
 
 def test_a_frame_of_length_4_is_refused_at_once() -> None:
-    """Nothing follows the length, and the peer stays connected: a decoder that waits for the rest of a header would
-    wait for ever.
-    """
+    """The decoder does not wait for the rest of a header, which never comes: the peer stays connected."""
     with gate_of([LENGTH_4]) as gate, pytest.raises(RemoteProtocolError, match="a frame of 4 bytes, the least is 9"):
         gate.get_next(PATIENCE_S)

@@ -1,4 +1,6 @@
-"""``FrameDecoder``: the same messages however the bytes are cut, bounded memory, and only documented errors."""
+"""``FrameDecoder``: its messages do not depend on how the bytes are cut, memory is bounded, and only documented errors
+are raised.
+"""
 
 import contextlib
 import struct
@@ -97,7 +99,7 @@ def test_a_message_arrives_whole(message: Message) -> None:
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_a_message_arrives_byte_by_byte(message: Message) -> None:
-    """It is complete with its last byte, not before."""
+    """A message is complete with its last byte, not before."""
     decoder, frame = make_decoder(), frame_of(message)
 
     early = feed_in_parts(decoder, [frame[at : at + 1] for at in range(len(frame) - 1)])
@@ -188,7 +190,7 @@ def without_buffer(message: Message) -> Message:
 
 @pytest.mark.parametrize("length", range(9))
 def test_a_frame_that_is_too_short_for_a_header_is_refused_when_its_length_is_here(length: int) -> None:
-    """Nobody waits for the rest of a header that will not come."""
+    """The decoder does not wait for the rest of a header that will not come."""
     decoder = make_decoder()
     good = frame_of(ALL_MESSAGES[0])
 
@@ -222,7 +224,7 @@ def test_hist_10742_neither_the_cuts_nor_what_is_skipped_matter(messages: list[M
     """NettyMessageClientDecoderDelegateTest: any cut of data, empty buffers, released and removed channels and other
     messages.
 
-    The same messages as from one read, the same bytes in their buffers, one buffer per message, none left over.
+    Messages and their bytes are equal to those of one read; there is one buffer per message, and none is left over.
     """
     stream = b"".join(map(frame_of, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
@@ -259,7 +261,7 @@ def test_hist_10742_a_buffer_cut_in_three_is_the_same_buffer(message: Message) -
 
 
 def test_hist_1761_an_empty_buffer_is_a_message_like_any_other() -> None:
-    """A length of zero takes a buffer, whose owner gives the credit back; what comes behind it is not lost."""
+    """A length of zero takes a buffer, whose owner gives the credit back; the next frame is not lost."""
     allocator = HeapAllocator()
     decoder = FedDecoder(allocator, max_data_frame_bytes=1024)
 
@@ -418,8 +420,8 @@ def test_after_an_error_everything_is_refused() -> None:
 
 
 def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
-    """They come out first, as they would if the bytes had come one by one; the error stands in ``failure`` and comes
-    next.
+    """Good messages are returned first, like messages whose bytes come one by one; the error stands in ``failure`` and
+    is raised next.
     """
     decoder = make_decoder()
 
@@ -548,7 +550,9 @@ def test_every_message_goes_to_one_side_or_belongs_to_the_handshake() -> None:
 
 
 def test_more_messages_can_be_accepted_from_the_next_read_on() -> None:
-    """After the handshake; what came in the same read as its last message was judged by the old rule."""
+    """After the handshake other messages are accepted; bytes of the read that had its last message were judged by the
+    old rule.
+    """
     decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, accepted_ids=HANDSHAKE_MESSAGE_IDS)
     impatient = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, accepted_ids=HANDSHAKE_MESSAGE_IDS)
 
@@ -585,7 +589,7 @@ def test_a_message_that_is_on_its_way_when_the_rules_change_is_judged_by_the_new
     ],
 )
 def test_a_foreign_protocol_is_named(start: bytes, guess: str) -> None:
-    """Whoever reads the log learns that the wrong port was configured, not that a stream is corrupted."""
+    """The error tells a reader of the log that the wrong port was configured, not that a stream is corrupted."""
     decoder = make_decoder()
 
     with pytest.raises(RemoteProtocolError, match=guess):
@@ -624,7 +628,7 @@ def test_the_longest_frame_that_is_encoded_is_understood() -> None:
 
 
 def test_an_error_has_a_tighter_limit_that_every_error_of_ours_keeps() -> None:
-    """Nobody has to hold a megabyte for a text; the longest text of the widest characters still gets through."""
+    """No receiver has to hold a megabyte for a text; the longest text of the widest characters still gets through."""
     decoder = FedDecoder(max_data_frame_bytes=1024)
     longest = ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "\U0001f600" * 8192, RECEIVER, RECEIVER)
     assert decoder.feed(encode(longest)) == [longest]

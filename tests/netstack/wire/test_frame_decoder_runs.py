@@ -1,5 +1,5 @@
-"""``FrameDecoder`` and allocators that give several buffers at once: the same content for every cut, and whatever they
-give.
+"""``FrameDecoder`` with allocators that give several buffers at once: the decoded content depends neither on the cuts
+of the stream nor on the number of buffers.
 """
 
 from collections.abc import Sequence
@@ -70,9 +70,7 @@ def feed(decoder: FedDecoder, stream: bytes, cuts: Sequence[int] = ()) -> list[D
 
 
 def singles(messages: Sequence[Decoded]) -> list[object]:
-    """What was decoded as single messages; the backlog of a run is known behind its last buffer only, so it is left
-    out.
-    """
+    """Return the messages as single ones, without backlogs: the backlog of a run is known for its last buffer only."""
     found: list[object] = []
     for message in messages:
         if isinstance(message, BufferRun):
@@ -157,7 +155,7 @@ def test_the_content_is_the_same_for_every_cut_and_every_allocator(allocator: Ru
 
 @given(cuts=st.lists(st.integers(0, len(MIXED)), max_size=8), max_per_run=st.integers(0, 4), num_left=st.integers(0, 9))
 def test_neither_cuts_nor_buffers_matter(cuts: list[int], max_per_run: int, num_left: int) -> None:
-    """As above, with many reads."""
+    """Any number of cuts, and of buffers that the allocator gives, leads to equal content."""
     found = feed(decoder_of(RunAllocator(max_per_run, num_left), staging_bytes=128), MIXED, cuts)
 
     assert singles(found) == singles(decoder_of(HeapAllocator()).feed(MIXED))
@@ -192,7 +190,7 @@ def test_a_sequence_number_that_is_not_the_next_one_begins_a_run_of_its_own() ->
 
 @pytest.mark.parametrize(("broken", "expected"), [(0, []), (1, [1]), (2, [2]), (3, [3])])
 def test_a_negative_backlog_breaks_the_stream_where_it_stands(broken: int, expected: list[int]) -> None:
-    """What was before it arrives, with its own backlog; no room was made for the broken one."""
+    """Frames before the broken one arrive with their own backlog; no buffer was allocated for the broken one."""
     allocator = RunAllocator()
     decoder = decoder_of(allocator)
     good = [frame(number, backlog=7) for number in range(4)]
@@ -209,7 +207,7 @@ def test_a_negative_backlog_breaks_the_stream_where_it_stands(broken: int, expec
 
 
 def test_a_negative_subpartition_is_no_run() -> None:
-    """It is refused as in a single frame."""
+    """A negative subpartition is refused, as in a single frame."""
     stream = bytearray(frame(0) + frame(1))
     for start in (0, len(stream) // 2):
         stream[start + 25 : start + 29] = b"\xff" * 4
@@ -231,7 +229,9 @@ def test_the_last_frame_of_a_read_may_be_incomplete() -> None:
 
 
 def test_a_read_full_of_small_buffers_that_nobody_takes_is_looked_at_once() -> None:
-    """Who gets no buffers is not asked again for the same frames: a thousand frames would be half a million looks."""
+    """An allocator that gave no buffers is not asked again for those frames: a thousand frames would cost half a
+    million looks.
+    """
     allocator = RunAllocator(0)
     frames = b"".join(frame(number, b"x") for number in range(500))
 

@@ -24,7 +24,9 @@ def sealed(frames: list[bytes], key: bytes = KEY) -> list[bytes]:
 
 
 def parts(frame: bytes) -> tuple[bytes, bytes]:
-    """What ``sign`` takes: a frame of data is split before its payload, whose length is the header's last word."""
+    """Return the arguments of ``sign``: a frame of data is split before its payload, whose length is the header's last
+    word.
+    """
     if frame[FRAME_HEADER_BYTES - 1] != BUFFER_RESPONSE_ID:
         return frame, b""
     end = len(frame) - int.from_bytes(frame[43:47], "big")
@@ -82,7 +84,7 @@ def test_a_wrong_seal_names_the_peer_and_the_frame() -> None:
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_a_sealed_message_may_be_cut_anywhere(message: Message) -> None:
-    """It is complete with the last byte of its seal, not before."""
+    """A sealed message is complete with the last byte of its seal, not before."""
     first, second = sealed([frame_of(message), frame_of(CloseRequest())])
     for cut in range(1, len(first), 1 + len(first) // 150):
         decoder = decoder_of(HeapAllocator(), staging_bytes=64)
@@ -158,8 +160,8 @@ def feed_until_failure(decoder: FedDecoder, stream: bytes, cuts: list[int]) -> l
 
 
 def check_refused(stream: bytes, num_good: int, cuts: list[int]) -> None:
-    """Nothing behind the first ``num_good`` frames is delivered, and every buffer that was not is recycled when the
-    decoder is closed.
+    """Assert that no frame after the first ``num_good`` ones is delivered, and that ``close`` recycles every buffer
+    that was not delivered.
     """
     allocator = RunAllocator()
     decoder = decoder_of(allocator)

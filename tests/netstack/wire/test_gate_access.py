@@ -1,4 +1,4 @@
-"""Which token is good for what."""
+"""The tokens of gates: each is good for one gate only."""
 
 from dataclasses import replace
 

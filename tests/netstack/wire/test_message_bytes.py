@@ -251,7 +251,7 @@ def test_an_error_with_our_mark_that_we_would_not_write_is_a_foreign_one() -> No
     ],
 )
 def test_a_java_throwable_is_skipped_and_its_receiver_found(end: bytes, receiver: InputChannelID | None) -> None:
-    """Nothing of the throwable is read, but the right channel learns of it."""
+    """The throwable is not read, but the right channel gets the error."""
     message = decode_body(1, memoryview(JAVA + end))
 
     assert isinstance(message, ErrorResponse)
