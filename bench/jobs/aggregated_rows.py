@@ -80,7 +80,7 @@ class _Results:
             self.last[key] += total
 
     def emit_control(self, element: Watermark) -> None:
-        """It is not looked at."""
+        """Ignore it: only records are looked at."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Rows:
     num_records: int
 
     def chunks(self) -> tuple[Sequence[Chunk], Counter[str]]:
-        """Those that go in, and how many records each key has."""
+        """Return the chunks that go in, and how many records each key has."""
         drawn = random.Random(_SEED).choices(range(self.num_keys), k=self.num_records)
         keys = [f"key-{number}" for number in drawn]
         parts = [keys[start : start + _CHUNK_RECORDS] for start in range(0, len(keys), _CHUNK_RECORDS)]

@@ -36,15 +36,14 @@ class WrongOutputError(Exception):
 
 @dataclass(frozen=True)
 class Keep:
-    """Which outputs a sink keeps: the last ``num_records``, once it has seen ``from_record``."""
+    """The outputs that a sink keeps: the last ``num_records``, once it has seen ``from_record``."""
 
     from_record: int
     num_records: int
 
     @classmethod
     def last_cycles(cls, num_records: int, cycle: int, parallelism: int = 2) -> "Keep":
-        """What covers the last two cycles of all keys, of ``num_records`` records that the subtasks share about
-        equally.
+        """Cover the last two cycles of all keys, of ``num_records`` records that the subtasks share about equally.
 
         Whatever the readers' pace, one of them gave at least one whole cycle of the last two, so that the last value of
         every key is there.
@@ -55,9 +54,9 @@ class Keep:
 
 @dataclass(frozen=True)
 class SinkReport:
-    """What one sink saw.
+    """The report of one sink.
 
-    ``last`` has the last value of every key among what was kept.  ``increments`` is there if the sink looked at
+    ``last`` has the last value of every key among the kept outputs.  ``increments`` is there if the sink looked at
     everything: for each key by how much its value grew, record by record.
     """
 
@@ -70,7 +69,7 @@ class SinkReport:
 
 @dataclass(frozen=True)
 class Reports:
-    """What sources and sinks of one run wrote down."""
+    """The reports that sources and sinks of one run wrote."""
 
     start_ns: int
     sinks: tuple[SinkReport, ...]
@@ -116,7 +115,7 @@ class MarkedReader:
         return next(self._chunks, None)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: the reader holds no resource."""
 
 
 class CheckedSink(StreamOperator):

@@ -63,7 +63,7 @@ class AddingSink(CheckedSink):
 
 @lru_cache(maxsize=64)
 def expected(work: Work) -> Found:
-    """What the plain loop gives."""
+    """Return the results of the plain loop."""
     loop = imported(f"{work.loops}:{work.program}")
     found: Found = loop(*(each.records() for each in work.inputs))
     return found

@@ -69,7 +69,7 @@ def marked(batches: Iterator[Any], start_file: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Batches:
-    """What ``from_arrow`` calls in each subtask."""
+    """The function that ``from_arrow`` calls in each subtask."""
 
     folder: Path
     num_rows: int
@@ -112,8 +112,8 @@ class Job:
         )
 
     def keep(self, parallelism: int) -> Keep:
-        """What covers the last two rounds of the table; of ``batches``, so many outputs that they come from more rows
-        than that.
+        """Cover the last two rounds of the table.  With ``batches``, as many outputs are kept: they come from even more
+        rows.
         """
         if self.form == "batches":
             return Keep(0, 2 * self.keys.table)

@@ -57,7 +57,7 @@ class Content:
 
     @property
     def descriptor(self) -> StateDescriptor:
-        """Of the state."""
+        """Return the descriptor of the state."""
         match self.values:
             case "long":
                 return ValueStateDescriptor("state", Types.LONG())

@@ -2,7 +2,7 @@
 
 Side:     any; source and function run inside the TaskManagers.
 Job:      a source in one TaskManager gives each key once, then 1,000 records per second, which change the value of
-          their key in the other one.  Each is (key, monotonic ns at its creation); both processes read the same clock
+          their key in the other one.  Each is (key, monotonic ns at its creation); both processes read one clock, that
           of this machine.
 Figures:  of the records of one run, without those of the first seconds after the keys; how many checkpoints became
           complete meanwhile.
@@ -55,12 +55,12 @@ class FillingReader:
         return Chunk([(number * _SCATTER % self._num_keys, sent_ns)])
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: the reader holds no resource."""
 
 
 @dataclass(frozen=True)
 class FillingSource(Source):
-    """See the reader."""
+    """The source that gives each key once and then the paced records, by one ``FillingReader``."""
 
     num_keys: int
     num_paced: int

@@ -27,10 +27,10 @@ TRIPLE: Final = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
 
 
 class EventTime(TimestampAssigner):
-    """When something happened."""
+    """The time of an event."""
 
     def extract_timestamp(self, value: Event, record_timestamp: int) -> int:
-        """Of one event."""
+        """Return the time of one event."""
         return value.date_time
 
 
@@ -97,7 +97,7 @@ def winning_bids(events: DataStream) -> DataStream:
 
 
 def q9(events: DataStream) -> DataStream:
-    """Which bid won each auction?"""
+    """Query 9: the bid that won each auction."""
     return winning_bids(events).map(lambda won: (f"{won[0].id} {won[1].bidder} {won[1].date_time}", won[1].price), PAIR)
 
 
@@ -105,7 +105,7 @@ def q9(events: DataStream) -> DataStream:
 
 
 def q4(events: DataStream) -> DataStream:
-    """What is the average price in each category so far?"""
+    """Query 4: the average price in each category so far."""
     prices = winning_bids(events).map(lambda won: (won[0].category, won[1].price, 1), TRIPLE)
     totals = prices.key_by(operator.itemgetter(0), Types.LONG()).reduce(
         lambda one, two: (one[0], one[1] + two[1], one[2] + two[2])
@@ -139,7 +139,7 @@ class LastClosed(KeyedProcessFunction):
 
 
 def q6(events: DataStream) -> DataStream:
-    """What did the last ten auctions of each seller bring on average?"""
+    """Query 6: the average price of the last ten auctions of each seller."""
     return winning_bids(events).key_by(lambda won: won[0].seller, Types.LONG()).process(LastClosed(), PAIR)
 
 
@@ -147,12 +147,12 @@ def q6(events: DataStream) -> DataStream:
 
 
 def later(one: Bid, two: Bid) -> Bid:
-    """The later of two bids, of two at the same time the higher one."""
+    """Return the later of two bids; of two simultaneous ones the higher."""
     return max(one, two, key=lambda bid: (bid.date_time, bid.price))
 
 
 def q18(events: DataStream) -> DataStream:
-    """What was the last bid of each bidder on each auction, so far?"""
+    """Query 18: the last bid of each bidder on each auction, so far."""
     last = (
         bids_of(events)
         .key_by(lambda bid: (bid.bidder, bid.auction), Types.TUPLE([Types.LONG(), Types.LONG()]))
@@ -186,7 +186,7 @@ class TopBids(KeyedProcessFunction):
 
 
 def q19(events: DataStream) -> DataStream:
-    """Which are the ten highest bids on each auction?"""
+    """Query 19: the ten highest bids on each auction."""
     return bids_of(events).key_by(lambda bid: bid.auction, Types.LONG()).process(TopBids(), PAIR)
 
 

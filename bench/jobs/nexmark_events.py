@@ -6,7 +6,7 @@ Source:  the published description of the benchmark (Tucker, Tufte, Papadimos, M
          and 46 bids per 50 events; half of the bids on a hot auction, three quarters by a hot bidder, three quarters of
          the auctions by a hot seller.  The numbers drawn are our own.
 Units:   money in cents, times in ms, 10,000 events per second of event time.
-Twin:    ``nested_event`` gives the same as dicts in dicts.
+Twin:    ``nested_event`` gives each event as dicts in dicts.
 """
 
 from dataclasses import asdict, dataclass

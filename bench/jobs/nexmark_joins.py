@@ -15,14 +15,14 @@ from flowlet.datastream.window import TumblingEventTimeWindows
 
 
 def new_sellers(people: list[Person], auctions: list[Auction]) -> Pairs:
-    """The person of an id who joined in a window, if the same id opened an auction in it."""
+    """Yield the person of an id who joined in a window, if that id opened an auction in it."""
     if auctions:
         for person in people:
             yield f"{person.id} {person.name}", person.date_time - person.date_time % WINDOW_MS
 
 
 def q8_windowed(events: DataStream) -> DataStream:
-    """Who is new and sells?"""
+    """Query 8 with a window join: the people who joined and opened an auction in one window."""
     events = timed(events)
     people = events.filter(lambda event: isinstance(event, Person))
     by_person = people.co_group(auctions_of(events)).where(lambda person: person.id, Types.LONG())

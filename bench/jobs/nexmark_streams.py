@@ -68,12 +68,12 @@ def q2(events: DataStream) -> DataStream:
 
 
 def unchanged(event: NestedEvent) -> Iterator[NestedEvent]:
-    """As a generator function gives it."""
+    """Yield the event, as a generator function does."""
     yield event
 
 
 class KindAndTime(MapFunction):
-    """What is compared of an event."""
+    """The compared part of an event: kind and time."""
 
     def map(self, value: NestedEvent) -> tuple[str, int]:
         """One event."""
@@ -89,7 +89,7 @@ class IsBid(FilterFunction):
     """Most of the events."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """What is looked for."""
+        """Set the kind that is looked for."""
         self._kind = "bid"
 
     def filter(self, value: NestedEvent) -> bool:
@@ -103,7 +103,7 @@ def in_other_currency(event: NestedEvent) -> Iterator[NestedEvent]:
 
 
 def channel_and_price(event: NestedEvent) -> tuple[str, int]:
-    """What is compared of a bid."""
+    """Return the compared part of a bid."""
     return event["bid"]["channel"], event["bid"]["price"]
 
 
@@ -116,7 +116,7 @@ class BidsOnSome(FlatMapFunction):
     """Auctions and prices of some bids."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Which."""
+        """Choose the auctions: every ``SKIP``-th number."""
         self._skip = SKIP
 
     def flat_map(self, value: NestedEvent) -> Pairs:
@@ -138,7 +138,7 @@ class LocalItems(KeyedCoProcessFunction):
     """Auctions wait for their seller."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody is known."""
+        """Begin without people and auctions."""
         self._people: dict[int, Person] = {}
         self._waiting: dict[int, list[Auction]] = {}
 
@@ -163,7 +163,7 @@ def local_item(person: Person, auction: Auction) -> tuple[str, int]:
 
 
 def q3(events: DataStream) -> DataStream:
-    """Who sells things of one category in three states?"""
+    """Query 3: the sellers of one category who live in three states."""
     auctions = events.filter(lambda event: isinstance(event, Auction) and event.category == CATEGORY)
     people = events.filter(lambda event: isinstance(event, Person) and event.state in STATES)
     by_seller = auctions.key_by(lambda auction: auction.seller, Types.LONG())
@@ -171,7 +171,7 @@ def q3(events: DataStream) -> DataStream:
 
 
 def people_and_auctions(event: NestedEvent) -> Iterator[NestedEvent]:
-    """Those that the third query wants."""
+    """Yield the people and auctions that the third query selects."""
     if event["kind"] == "person":
         if event["person"]["state"] in STATES:
             yield event
@@ -189,7 +189,7 @@ class NestedLocalItems(KeyedProcessFunction):
     """The same in one stream, with one dict per key."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody is known."""
+        """Begin without people and auctions."""
         self._states: dict[int, dict[str, Any]] = {}
 
     def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -207,7 +207,7 @@ class NestedLocalItems(KeyedProcessFunction):
 
 
 def q3_twin(events: DataStream) -> DataStream:
-    """Who sells things of one category in three states?"""
+    """Query 3: the sellers of one category who live in three states."""
     return events.flat_map(people_and_auctions).key_by(person_of).process(NestedLocalItems(), PAIR)
 
 
@@ -218,7 +218,7 @@ class NewSellers(KeyedCoProcessFunction):
     """People who open an auction in the window of ten seconds in which they joined; each is told once."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody is known."""
+        """Begin without people and auctions."""
         self._joined: dict[int, tuple[int, str]] = {}
         self._sold: dict[int, set[int]] = {}
 
@@ -241,7 +241,7 @@ class NewSellers(KeyedCoProcessFunction):
 
 
 def q8(events: DataStream) -> DataStream:
-    """Who is new and sells?"""
+    """Query 8: the people who joined and opened an auction in one window."""
     people = events.filter(lambda event: isinstance(event, Person)).key_by(lambda person: person.id, Types.LONG())
     auctions = events.filter(lambda event: isinstance(event, Auction)).key_by(
         lambda auction: auction.seller, Types.LONG()
@@ -266,7 +266,7 @@ class NestedNewSellers(KeyedProcessFunction):
     """The same with the window in the key."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody is known."""
+        """Begin without people and auctions."""
         self._windows: dict[tuple[int, int], dict[str, Any]] = {}
 
     def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -283,7 +283,7 @@ class NestedNewSellers(KeyedProcessFunction):
 
 
 def q8_twin(events: DataStream) -> DataStream:
-    """Who is new and sells?"""
+    """Query 8: the people who joined and opened an auction in one window."""
     return events.filter(is_no_bid).key_by(ByPersonAndWindow()).process(NestedNewSellers(), PAIR)
 
 
@@ -291,10 +291,10 @@ def q8_twin(events: DataStream) -> DataStream:
 
 
 class BidTime(TimestampAssigner):
-    """When a bid was made."""
+    """The time of a bid."""
 
     def extract_timestamp(self, value: Bid, record_timestamp: int) -> int:
-        """Of one bid."""
+        """Return the time of one bid."""
         return value.date_time
 
 
@@ -317,7 +317,7 @@ class Sessions(KeyedProcessFunction):
     """Bids per bidder and session, told when the watermark says that the session is over."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody bids."""
+        """Begin without sessions."""
         self._sessions: dict[int, list[Session]] = {}
 
     def process_element(self, value: Bid, ctx: KeyedProcessFunction.Context) -> None:
@@ -357,16 +357,16 @@ def q11(events: DataStream) -> DataStream:
 
 
 class NestedTime(TimestampAssigner):
-    """When something happened."""
+    """The time of an event."""
 
     def extract_timestamp(self, value: NestedEvent, record_timestamp: int) -> int:
-        """Of one event."""
+        """Return the time of one event."""
         moment: int = value["at"]["ms"]
         return moment
 
 
 def bidder_of(event: NestedEvent) -> str:
-    """As a text."""
+    """Return the bidder as a text."""
     return f"bidder {event['bid']['bidder']}"
 
 
@@ -374,7 +374,7 @@ class NestedSessions(KeyedProcessFunction):
     """The same with a sorted list of moments per bidder, which is cut into sessions when a timer says so."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody bids."""
+        """Begin without bids."""
         self._moments: dict[str, list[int]] = {}
 
     def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> None:
@@ -446,7 +446,7 @@ class NestedLookUpSide(FlatMapFunction):
 
 
 def side_and_price(event: NestedEvent) -> tuple[str, int]:
-    """What is compared of a bid."""
+    """Return the compared part of a bid."""
     return event["side"]["value"], event["bid"]["price"]
 
 

@@ -104,7 +104,7 @@ class Hottest(WindowFunction[tuple[int, int, int], tuple[str, int], int, TimeWin
 
 
 def q5(events: DataStream) -> DataStream:
-    """Which auctions had the most bids in the last ten seconds, every two seconds?"""
+    """Query 5: the auctions with the most bids in the last ten seconds, every two seconds."""
     sliding = SlidingEventTimeWindows.of(Time.milliseconds(WINDOW_MS), Time.milliseconds(SLIDE_MS))
     by_auction = timed(bids_of(events)).key_by(auction_of, Types.LONG())
     counts = by_auction.window(sliding).aggregate(Count(), WithKeyAndEnd(), Types.LONG(), TRIPLE)
@@ -148,7 +148,7 @@ class HighestWithEnd(AllWindowFunction[list[Bid], tuple[str, int], TimeWindow]):
 
 
 def q7(events: DataStream) -> DataStream:
-    """Which bids were the highest, every ten seconds?"""
+    """Query 7: the highest bids, every ten seconds."""
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS))
     return timed(bids_of(events)).window_all(tumbling).aggregate(Highest(), HighestWithEnd(), ANY, PAIR)
 
@@ -173,7 +173,7 @@ def q11_windowed(events: DataStream) -> DataStream:
 
 
 class ByTheClockOrAtTheEnd(Trigger[Bid, TimeWindow]):
-    """When the clock has passed the window, or there are no more events: these must not be lost."""
+    """Fires once the clock has passed the window, or there are no more events, whose windows must not be lost."""
 
     def on_element(
         self, element: Bid, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext
@@ -266,7 +266,7 @@ class Ranks:
             self.auctions[rank].update(other.auctions[rank])
 
     def numbers(self) -> dict[str, int]:
-        """What queries 15 and 16 tell."""
+        """Return the numbers that queries 15 and 16 give."""
         told = {
             "bids": sum(self.counts),
             "bidders": len(set().union(*self.bidders)),
@@ -354,6 +354,6 @@ class Prices(AggregateFunction):
 
 
 def q17(events: DataStream) -> DataStream:
-    """What were the prices on each auction each day?"""
+    """Query 17: the prices on each auction, day by day."""
     by_auction = timed(bids_of(events)).key_by(auction_of, Types.LONG())
     return by_auction.window(days()).aggregate(Prices(), OfTheDay(), ANY, PAIR)

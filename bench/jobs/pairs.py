@@ -31,7 +31,7 @@ NUM_PAIRS: Final = 10_000_000
 
 @dataclass(frozen=True)
 class Keys:
-    """Which keys there are: ``size`` of them in a table of ``table`` entries."""
+    """The keys of a job: ``size`` different ones in a table of ``table`` entries."""
 
     kind: str
     size: int
@@ -44,7 +44,7 @@ class Keys:
 
     @property
     def type(self) -> TypeInformation:
-        """As the user would declare it."""
+        """The type information of the keys that a user would declare."""
         return Types.STRING() if self.kind == "str" else Types.LONG()
 
 
@@ -99,7 +99,7 @@ def lambdas(pairs: DataStream, key_type: TypeInformation) -> DataStream:
 
 
 def built_in_sum(pairs: DataStream, key_type: TypeInformation) -> DataStream:
-    """As a user would write it who knows the API."""
+    """Sum by the built-in ``sum``, as a user who knows the API would."""
     return pairs.key_by(lambda pair: pair[0], key_type).sum(1)
 
 
@@ -149,7 +149,7 @@ class Job:
         check_last_values(reports, self.sums())
 
     def sums(self) -> dict[Any, int]:
-        """What has to come out: the key at place p of the table gets p, p + size, p + 2 * size and so on."""
+        """The expected sums: the key at place p of the table gets p, p + size, p + 2 * size and so on."""
         table, sums = make_table(self.keys), dict[Any, int]()
         cycles, rest = divmod(self.num_pairs, len(table))
         for place, key in enumerate(table):

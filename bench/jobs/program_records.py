@@ -50,7 +50,7 @@ def parse_hit_dict(line: str) -> dict[str, Any]:
 
 
 class Reading(NamedTuple):
-    """What one sensor measured."""
+    """A measurement of one sensor."""
 
     sensor: str
     at: str
@@ -65,7 +65,7 @@ def parse_reading(line: str) -> Reading:
 
 
 class Place(NamedTuple):
-    """Where a sensor is."""
+    """The place of a sensor."""
 
     site: int
     sensor: str
@@ -121,7 +121,7 @@ class Order:
 
 @dataclass
 class Customer:
-    """What is known of a customer."""
+    """A customer with his terms."""
 
     customer: str
     segment: str

@@ -51,10 +51,10 @@ Pairs = Iterator[tuple[str, int]]
 
 
 class Spending(KeyedProcessFunction):
-    """What every user has spent so far."""
+    """The amount that every user has spent so far."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody has spent anything."""
+        """Begin without users."""
         self._users: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -89,10 +89,10 @@ class Decode(FlatMapFunction):
 
 
 class SpendingByKind(KeyedProcessFunction):
-    """What every user has spent so far, by action, with the items in a list per user."""
+    """The amount that every user has spent so far, with the last item of each action."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody has spent anything."""
+        """Begin without users."""
         self._users: dict[int | str, dict[str, Any]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -128,7 +128,7 @@ class Traffic(KeyedProcessFunction):
     """How much every address has read so far."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody has read anything."""
+        """Begin without addresses."""
         self._addresses: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: Hit, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -175,7 +175,7 @@ class TrafficByPath(KeyedProcessFunction):
     """How much every address has read so far by each method, and from where."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody has read anything."""
+        """Begin without requests."""
         self._seen: dict[tuple[str, str], dict[str, Any]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -199,7 +199,7 @@ class Extremes(KeyedProcessFunction):
     """Lowest, highest and total reading of every sensor."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nothing was measured."""
+        """Begin without sensors."""
         self._sensors: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: Reading, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -241,7 +241,7 @@ class ByPlace(KeySelector):
     """The NamedTuple in the NamedTuple."""
 
     def get_key(self, value: Measurement) -> Place:
-        """Of one measurement."""
+        """Return the place of one measurement."""
         return value.place
 
 
@@ -249,7 +249,7 @@ class ExtremesByPlace(KeyedProcessFunction):
     """The same by place."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nothing was measured."""
+        """Begin without places."""
         self._places: dict[Place, list[int | float]] = {}
 
     def process_element(self, value: Measurement, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -284,7 +284,7 @@ class Sales(KeyedProcessFunction):
     """How much every customer has bought so far."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody has bought anything."""
+        """Begin without customers."""
         self._customers: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -324,7 +324,7 @@ class NestedSales(KeyedProcessFunction):
     """The same of rows in rows."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody has bought anything."""
+        """Begin without customers."""
         self._customers: dict[tuple[str, str], list[int]] = {}
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -377,7 +377,7 @@ class AddLetters(ReduceFunction):
     """Both numbers together, in a new list."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """What is added."""
+        """Set the field that is added."""
         self._field = "letters"
 
     def reduce(self, value1: list[Any], value2: list[Any]) -> list[Any]:
@@ -408,7 +408,7 @@ class Enrich(KeyedCoProcessFunction):
     """Orders wait until their customer is known; then what each has to pay is added up."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody is known."""
+        """Begin without customers and orders."""
         self._customers: dict[str, Customer] = {}
         self._waiting: dict[str, list[Order]] = {}
         self._to_pay: dict[str, int] = {}
@@ -456,7 +456,7 @@ class EnrichDicts(KeyedProcessFunction):
     """The same in one stream of dicts of two kinds, with one dict for all that belongs to a customer."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Nobody is known."""
+        """Begin without customers and orders."""
         self._states: dict[str, dict[str, Any]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
@@ -475,7 +475,7 @@ class EnrichDicts(KeyedProcessFunction):
 
 
 def customer_of(value: dict[str, Any]) -> str:
-    """Of an order or a customer."""
+    """Return the customer of an order or of a customer's own record."""
     customer: str = value["customer"]
     return customer
 

@@ -1,4 +1,4 @@
-"""Numbers that look random and are a pure function of a position: every engine and every process draws the same ones.
+"""Numbers that look random and are a pure function of a position: every engine and every process draws equal ones.
 
 Side:   pure; it runs in the Pythons of the peers too, so it imports nothing.
 Source: the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).

@@ -48,7 +48,7 @@ _BEGUN, _LAST_CALL, _NUM_EMITTED, _FIRST_EMITTED = range(4)
 
 
 class Beats:
-    """What one function tells the bench, in a file that both have in memory: one number of 64 bits each."""
+    """One function's report to the bench, in a file that both have in memory: numbers of 64 bits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,11 +115,11 @@ class Beats:
 
     @property
     def last_call_ns(self) -> int:
-        """When it was last called."""
+        """The time of the last call."""
         return int(self.numbers[_LAST_CALL])
 
     def emitted_at(self, number: int) -> int:
-        """When result ``number``, from 0, was emitted; 0: it was not, or is not known."""
+        """Return the time at which result ``number``, from 0, was emitted; 0: it was not, or its time is not known."""
         return int(self.numbers[_FIRST_EMITTED + number]) if number < _MAX_EMITTED else 0
 
 
@@ -273,7 +273,7 @@ class SlowWindow(ProcessWindowFunction):
 
 @dataclass
 class SlowTimers(KeyedProcessFunction):
-    """Has a timer per key, all of the same time, and takes its time for each."""
+    """Has a timer per key, all for one time, and takes its time for each."""
 
     beats: Beats
     duration_ms: float
@@ -336,7 +336,7 @@ class SlowWriter(SinkWriter[int]):
         sleep(self._duration_ms)
 
     def flush(self, *, end_of_input: bool) -> None:
-        """Nothing waits."""
+        """Do nothing: no record waits here."""
 
 
 @dataclass
@@ -403,7 +403,7 @@ def fired_windows(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def fired_timers(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """A thousand timers of the same time."""
+    """Fire a thousand timers that were set for one time."""
     keyed = env.add_source(FewThenNothing(1000), type_info=Types.LONG()).key_by(lambda value: value, Types.LONG())
     return keyed.process(SlowTimers(beats, 10), Types.LONG())
 

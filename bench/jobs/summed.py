@@ -46,10 +46,10 @@ class SummingSink(StreamOperator):
 
 
 def check_summed(folder: Path, num_rows: int, total: int) -> None:
-    """What the sinks of a job saw.
+    """Check the reports of a job's sinks.
 
     Raises:
-        WrongOutputError: it is something else.
+        WrongOutputError: they have another number of rows, or another sum.
     """
     found = [json.loads(file.read_text(encoding="ascii")) for file in folder.glob(f"{_REPORT}*[0-9]")]
     if not found:

@@ -28,7 +28,7 @@ ROWS_PER_BATCH: Final = 65_536
 
 @dataclass(frozen=True)
 class Rows:
-    """What ``from_arrow`` calls in each subtask, which has every so many-th row."""
+    """The rows of a job, as ``from_arrow`` asks for them: of ``n`` subtasks, each has every ``n``-th row."""
 
     num_keys: int
     num_rows: int
@@ -36,7 +36,7 @@ class Rows:
 
     @property
     def schema(self) -> Any:
-        """Of the batches."""
+        """The schema of the batches."""
         return pa.schema(
             [("k", pa.string() if self.is_twin else pa.int64()), ("amount", pa.int64()), ("ts", pa.int64())]
         )
@@ -63,7 +63,7 @@ class Rows:
             )
 
     def name_of(self, key: int) -> str:
-        """Of one key."""
+        """Return the text of one key."""
         return f"user {key}" if self.is_twin else str(key)
 
 

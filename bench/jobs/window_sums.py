@@ -44,15 +44,15 @@ delayed_1000, delayed_10 = partial(delayed, 1000), partial(delayed, 10)
 
 
 class EventTime(TimestampAssigner):
-    """When something happened."""
+    """The time of a record."""
 
     def extract_timestamp(self, value: Record, record_timestamp: int) -> int:
-        """Of one record."""
+        """Return the time of one record."""
         return value[2]
 
 
 def start_of(time: int) -> int:
-    """Of the window."""
+    """Return the start of the window that has ``time``."""
     return time - time % WINDOW_MS
 
 
@@ -95,7 +95,7 @@ class Total(AggregateFunction):
     """The sum of amounts."""
 
     def create_accumulator(self) -> int:
-        """Nothing yet."""
+        """Begin with 0."""
         return 0
 
     def add(self, value: Record, accumulator: int) -> int:

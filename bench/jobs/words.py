@@ -5,11 +5,11 @@ Words:    10,000 distinct ones, lines of ten, fixed seed; a million are made bef
           again.
 Topology: ``chained``: every TaskManager has a source that is chained with its flat_map; ``unchained``: one source,
           whose lines are dealt out to all flat_maps.
-Forms:    ``called``: flat_map gives (word, 1), and it, the key and reduce are named functions.  ``lambdas``: the same
-          as lambdas, the twin of ``called``: another spelling must not be slower.  ``generator``: the twin whose
-          flat_map yields.  ``sum``: with the built-in sum.  ``columns``: flat_map gives words, which are counted, and
-          the results stay columns.  ``state``: as ``called``, but a process function counts in a ``ValueState`` and
-          yields; ``state-list``: its twin, which returns a list.  In every form each function is called for each
+Forms:    ``called``: flat_map gives (word, 1), and it, the key and reduce are named functions.  ``lambdas``: the
+          program with lambdas, the twin of ``called``: another spelling must not be slower.  ``generator``: the twin
+          whose flat_map yields.  ``sum``: with the built-in sum.  ``columns``: flat_map gives words, which are counted,
+          and the results stay columns.  ``state``: like ``called``, but a process function counts in a ``ValueState``
+          and yields; ``state-list``: its twin, which returns a list.  In every form each function is called for each
           record.
 Sources:  ``produced``: lines are looked up one by one, as the peers do; ``sliced``: lists of lines are cut out of a
           ready list.
@@ -125,7 +125,7 @@ def called(lines: DataStream) -> DataStream:
 
 
 def lambdas(lines: DataStream) -> DataStream:
-    """As the examples of every stream processor have it."""
+    """Count with lambdas, as the examples of every stream processor do."""
     words = lines.flat_map(lambda line: [(word, 1) for word in line.split()], PAIR)
     return words.key_by(lambda pair: pair[0], Types.STRING()).reduce(lambda one, other: (one[0], one[1] + other[1]))
 
@@ -136,12 +136,12 @@ def _yielded(line: str) -> Iterator[tuple[str, int]]:
 
 
 def generator(lines: DataStream) -> DataStream:
-    """As ``called``, with a flat_map function that yields."""
+    """Count like ``called``, with a flat_map function that yields."""
     return lines.flat_map(_yielded, PAIR).key_by(_word_of, Types.STRING()).reduce(_added)
 
 
 def built_in_sum(lines: DataStream) -> DataStream:
-    """As a user would write it who knows the API."""
+    """Count by the built-in ``sum``, as a user who knows the API would."""
     words = lines.flat_map(lambda line: [(word, 1) for word in line.split()], PAIR)
     return words.key_by(lambda pair: pair[0], Types.STRING()).sum(1)
 
@@ -160,7 +160,7 @@ class CountInState(KeyedProcessFunction):
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
     def process_element(self, value: tuple[Any, int], ctx: KeyedProcessFunction.Context) -> Iterator[tuple[Any, int]]:
-        """As the examples of PyFlink have it."""
+        """Count one word, as the examples of PyFlink do."""
         count = (self.count.value() or 0) + value[1]
         self.count.update(count)
         yield value[0], count
@@ -179,7 +179,7 @@ class ListCountInState(CountInState):
 
 
 def in_state(lines: DataStream) -> DataStream:
-    """As ``called``, with keyed state instead of a reduction."""
+    """Count like ``called``, with keyed state instead of a reduction."""
     return lines.flat_map(_pairs_of, PAIR).key_by(_word_of, Types.STRING()).process(CountInState(), PAIR)
 
 
@@ -247,7 +247,7 @@ class Job:
         check_last_values(reports, self.counts())
 
     def counts(self) -> Counter[str]:
-        """What has to come out."""
+        """The expected count of each word."""
         lines = make_lines(self.made_words)
         cycles, rest = divmod(self.num_words // WORDS_PER_LINE, len(lines))
         counts = Counter(itertools.chain.from_iterable(line.split() for line in lines))

@@ -1,4 +1,4 @@
-"""What one program of ``bench programs`` and ``bench nexmark`` works on, in words that every engine understands.
+"""The work of one program of ``bench programs`` and ``bench nexmark``, in words that every engine understands.
 
 Side:   pure; it runs in the Pythons of the peers too, so it imports nothing that they lack.
 Names:  functions are named as ``module:function``, so that a worker of any engine can import them.
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 
 class Outputs(Enum):
-    """What of the outputs of a text is compared."""
+    """How the outputs of a text are compared."""
 
     LAST = "last"
     SUM = "sum"
 
 
 class Found(NamedTuple):
-    """What came out of a program."""
+    """The results of a program."""
 
     num_outputs: int
     numbers: dict[str, int]
@@ -96,7 +96,7 @@ class Work:
 
     @property
     def num_records(self) -> int:
-        """Of all inputs."""
+        """The number of records of all inputs."""
         return sum(each.num_records for each in self.inputs)
 
     def with_at_most(self, num_records: int, num_made: int | None = None) -> "Work":
@@ -111,7 +111,7 @@ class Work:
         return replace(self, inputs=(smaller, *rest))
 
     def as_options(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the fields as JSON has them."""
         return asdict(self) | {"outputs": self.outputs.value}
 
     @classmethod
