@@ -3,7 +3,7 @@ and figure.
 
 Side:  any.
 
-``--peers`` runs what users would pick instead on the same work, in turns with ours, and prints ratios;
+``--peers`` runs the systems that users would pick instead on our work, in turns with ours, and prints ratios;
 ``--peers=flink,bytewax`` only these.  ``--quick`` makes the cases that know it as short as they can be: their figures
 mean nothing, what they check holds.  Most cases have options of their own: ``python -m bench transport --help-case``.
 
@@ -154,7 +154,7 @@ def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterato
 
 
 def own_options(module: ModuleType, rest: list[str]) -> dict[str, Any]:
-    """What the case itself knows."""
+    """Return the values of the options that only this case has."""
     if hasattr(module, "parse_options"):
         parsed: dict[str, Any] = module.parse_options(rest)
         return parsed
@@ -164,7 +164,7 @@ def own_options(module: ModuleType, rest: list[str]) -> dict[str, Any]:
 
 
 def shared_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What several cases know."""
+    """Return the values of the options that several cases have."""
     return {"quick": options.quick, "peers": frozenset(options.peers.split(",")) if options.peers else frozenset()}
 
 

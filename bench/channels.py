@@ -1,4 +1,4 @@
-"""What many channels on one connection cost: the transport with 1, 100 and 1,000 of them.
+"""The cost of many channels on one connection: the transport with 1, 100 and 1,000 of them.
 
 Side:   any.
 Work:   that of ``bench/transport.py``, between task threads (``threads``): 32 KiB buffers over loopback TCP, checked

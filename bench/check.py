@@ -1,19 +1,19 @@
 """Whether this checkout is slower than a revision: ``python -m bench check --against REVISION``.
 
 Side:    any.
-Way:     the revision is cloned beside this checkout, and both measure the same gauges (``bench/gauges.py``) in turns,
-         each in a process of its own; who begins alternates.  Ratios are taken within a pair, since the machine's pace
-         changes from pair to pair.
+Way:     the revision is cloned beside this checkout, and both measure all gauges (``bench/gauges.py``) in turns, each
+         in a process of its own; they take turns at beginning.  Ratios are taken within a pair, since the machine's
+         pace changes from pair to pair.
 Rule:    a figure is not slower if the median ratio of 9 pairs is at least 0.97.  Where it is below that, 25 pairs
          decide.
 Bench:   a revision is measured with its own bench, since bench follows the product's modules; it gets today's modules
          that it lacks.
-Beside:  ``--beside`` runs both at the same time and compares the CPU seconds of all their processes, starts included.
-         What else the machine does then slows both alike.  A shared machine scatters rates in turns by a factor of two,
-         and these by a few percent.
+Beside:  ``--beside`` runs both at once and compares the CPU seconds of all their processes, starts included.  Other
+         work of the machine then slows both alike.  A shared machine scatters rates in turns by a factor of two, and
+         these seconds by a few percent.
 Result:  one object per figure, its ratios as runs (above 1: better than the revision); exit code 1 if a figure is
          slower.
-Absent:  a comparison with figures of a file: paces of two days differ by more than what is looked for.
+Absent:  a comparison with figures of a file: paces of two days differ by more than the differences to be found.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""What checkpoints cost a job with much keyed state: throughput and latency with one per second beside those without.
+"""The cost of checkpoints for a job with much keyed state: throughput and latency with one per second beside those
+without.
 
 Side:   any.
 Job:    ``bench/jobs/counted_keys.py``: two TaskManager processes with one slot each, parallelism 2; every key changes

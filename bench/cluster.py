@@ -78,7 +78,7 @@ class Process:
 
     @property
     def stdout(self) -> str:
-        """What was read of its standard output so far."""
+        """The part of its standard output that was read so far."""
         return self._text.decode(errors="replace")
 
     @property
@@ -202,7 +202,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client of this cluster needs in its environment."""
+        """The environment variables that a client of this cluster needs."""
         return {"FLOWLET_SECRET_FILE": str(self.secret_file)}
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The database sink beside a bare ``executemany`` of the same rows in the same transactions.
+"""The database sink beside a bare ``executemany`` of equal rows in equal transactions.
 
 Side:  any.
 Rows:  an integer and a text of some 20 characters, from a list in memory; one subtask, in this process.

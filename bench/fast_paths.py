@@ -1,10 +1,10 @@
-"""What each fast path wins: ``python -m bench.fast_paths`` measures with it and without it, and writes a table.
+"""The gain of each fast path: ``python -m bench.fast_paths`` measures with it and without it, and writes a table.
 
 Side:    any.
 Way:     this checkout is cloned, the path is switched off in the clone by replacing a few words of the product, and
-         both run the same gauge (``bench/gauges.py``) at the same time.  CPU seconds of all their processes are
-         compared, as ``bench check --beside`` does.
-Figure:  CPU seconds without the path, divided by those with it: 1.10 says that it saves a tenth.  Of the latency the
+         both run one gauge (``bench/gauges.py``) at once.  CPU seconds of all their processes are compared, as
+         ``bench check --beside`` does.
+Figure:  CPU seconds without the path, divided by those with it: 1.10 says that it saves a tenth.  For the latency the
          microseconds themselves, in turns.
 Rule:    a path that wins less than a tenth on a row that users live in goes.
 Page:    ``--page`` writes the rows between the marks in ``docs/maintainers/fast-paths.md``.
@@ -56,7 +56,7 @@ class FastPath:
 
     @property
     def num_lines(self) -> int:
-        """Of its modules."""
+        """The number of lines of its modules."""
         return sum(len((ROOT / module).read_text().splitlines()) for module in self.modules)
 
 
@@ -241,7 +241,7 @@ def row_of(path: FastPath, result: Result) -> str:
 
 
 def write_page(rows: Sequence[str]) -> None:
-    """Put the rows in the place of those with the same names, or behind the others."""
+    """Replace the rows that have the name of a new one; add the other new rows at the end."""
     before, _, rest = PAGE.read_text().partition(_BEGIN)
     former, _, after = rest.partition(_END)
     by_name = {row.split("|")[1]: row for row in [*former.splitlines(), *rows] if row}

@@ -37,12 +37,12 @@ WINDOW_S = 10.0
 
 
 def endless_records() -> list[str]:
-    """What comes again and again."""
+    """Return the records that are given again and again."""
     return [f"record {number:06d} of an endless stream" for number in range(RECORDS_PER_CHUNK)]
 
 
 class EndlessReader:
-    """Gives the same thousand strings again and again."""
+    """Gives a thousand strings again and again."""
 
     def __init__(self) -> None:
         self._values = endless_records()
@@ -52,7 +52,7 @@ class EndlessReader:
         return Chunk(self._values.copy())  # the consumer owns the list
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: the reader holds no resource."""
 
 
 class EndlessSource(Source):
@@ -117,7 +117,7 @@ class CountingConsumer(StreamOperator):
 
 @dataclass(frozen=True)
 class Sample:
-    """What one window showed."""
+    """The measurements of one window."""
 
     records_per_s: float
     rss_growth_bytes: tuple[int, ...]  # per TaskManager
@@ -131,7 +131,7 @@ def add_pair(environment: StreamExecutionEnvironment, number: int, make_consumer
 
 
 def counts(progress: Path) -> list[tuple[int, int]]:
-    """What the counting consumer wrote so far."""
+    """Return the times and counts that the counting consumer wrote so far."""
     lines = progress.read_text(encoding="ascii").splitlines() if progress.exists() else []
     return [(int(when), int(count)) for when, count in (line.split() for line in lines if line.count(" ") == 1)]
 

@@ -1,4 +1,4 @@
-"""The Kafka source and sink beside a bare consumer and producer of confluent-kafka, on the same broker.
+"""The Kafka source and sink beside a bare consumer and producer of confluent-kafka, on one broker.
 
 Side:  any.
 Rows:  texts of some 20 bytes in one partition; one subtask, in this process.

@@ -3,14 +3,14 @@
 Side:       any; the classes below run inside the TaskManagers.
 Job:        a source in one TaskManager, a map in the other, one connection between them.  Each record is (number,
             monotonic ns at its creation); the map subtracts.  The first records are not counted.  Both processes read
-            the same clock of this machine.
+            one clock, that of this machine.
 Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one
             in each of the two TaskManagers; timeout 0 also in the latency mode of the TaskManager (``--latency-mode``),
             with the neighbours also with the task threads at nice +10 (``--task-scheduling``), and without them with
             cores that never halt (``--keep-awake``) and with light tasks on the loop (``--task-driver``), each alone,
             and with such tasks on a loop that polls (``--busy-poll-us``).
 Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
-Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
+Peers:      our job in Flink's Java API, the busy tasks written in Java; only with timeout 0.
 Proof:      every record arrives once, in order; the source falls behind by less than the map counts, or the figure says
             so (``late_ms``).
 """
@@ -75,7 +75,7 @@ class Setting:
 
     @property
     def options(self) -> list[str]:
-        """Of the TaskManagers."""
+        """The options of the TaskManagers."""
         options = [
             "--task-scheduling",
             self.task_scheduling,
@@ -123,7 +123,7 @@ class PacedReader:
         return Chunk([(number, time.monotonic_ns())])
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: the reader holds no resource."""
 
 
 class PacedSource(Source):
@@ -305,12 +305,12 @@ def figure(name: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> 
 
 
 def versions_of(name: str) -> dict[str, str]:
-    """What else was measured."""
+    """Return the versions of the peer, if ``name`` is one."""
     return flink_cluster.versions() if name in flink_latency.NAMES else {}
 
 
 def compared(settings: Sequence[Setting], names: Container[str]) -> list[tuple[str, str]]:
-    """Which case is to be compared with which of the peer's."""
+    """Return the pairs of a case of ours and the peer's case that it is compared with."""
     at_once = [setting for setting in settings if not setting.buffer_timeout_ms]
     pairs = [(setting.name, flink_latency.name_of(has_neighbours=setting.has_neighbours)) for setting in at_once]
     return [(ours, theirs) for ours, theirs in pairs if theirs in names]

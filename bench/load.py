@@ -1,4 +1,4 @@
-"""What else this machine does while something is measured, and how quick it is just now.
+"""The other load of this machine during a measurement, and how quick the machine is just now.
 
 Side:   any.
 Units:  CPU seconds; cores = CPU seconds per second.
@@ -53,7 +53,9 @@ def machine_cpu_s() -> float:
 
 
 def own_cpu_s() -> float:
-    """CPU time of this process, of its living descendants, and of those of them that ended and were waited for."""
+    """Return the CPU time of this process and its descendants: the living ones, and the ones that ended and were waited
+    for.
+    """
     stats = {
         int(entry.name): stat for entry in Path("/proc").iterdir() if entry.name.isdigit() and (stat := _stat_of(entry))
     }

@@ -100,7 +100,7 @@ def sample_rss(pids: Sequence[int], seconds: float) -> list[tuple[float, list[in
 
 
 def growth(samples: Sequence[tuple[float, Sequence[int]]]) -> list[int]:
-    """Of each process: how far it ever rose above what it had after the first second."""
+    """Return how far each process ever rose above its memory after the first second."""
     late = [rss for at, rss in samples if at >= SETTLED_S]
     return [max(process) - process[0] for process in zip(*late, strict=True)]
 
@@ -110,7 +110,7 @@ def growth(samples: Sequence[tuple[float, Sequence[int]]]) -> list[int]:
 
 @dataclass(frozen=True)
 class Held:
-    """What this process holds."""
+    """The resources that this process holds."""
 
     buffers: int
     partitions: int
@@ -120,7 +120,7 @@ class Held:
     objects: dict[str, int]  # of netstack's classes
 
     def more_than(self, before: "Held") -> dict[str, int]:
-        """What is left over since ``before``; empty if nothing is."""
+        """Return what is left over since ``before``, by name; empty if all was given back."""
         now, then = asdict(self), asdict(before)
         now |= {f"objects of {name}": count for name, count in now.pop("objects").items()}
         then |= {f"objects of {name}": count for name, count in then.pop("objects").items()}
@@ -165,7 +165,7 @@ def cancel_while_it_flows(partition: ResultPartition, gate: SingleInputGate) -> 
 
 
 def cancel_with_a_buffer_in_hand(partition: ResultPartition, gate: SingleInputGate) -> None:
-    """It is recycled after its channel was released."""
+    """Recycle a buffer after its channel was released."""
     partition.emit_record(bytes(100), 0)
     partition.flush_all()
     found = gate.get_next(TIMEOUT_S)
@@ -234,7 +234,7 @@ def cycle(number: int, producer: StandaloneNetwork, consumer: StandaloneNetwork,
 
 
 def break_off(num_cycles: int) -> dict[str, Any]:
-    """What is left over, by kind."""
+    """Cancel and break connections ``num_cycles`` times; return what is left over, by kind."""
     with network("producer") as producer:
         address = producer.serve()
 
@@ -264,10 +264,10 @@ def break_off(num_cycles: int) -> dict[str, Any]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """What crosses the wire takes a moment.
+    """Wait until ``condition`` is true: messages take a moment to cross the wire.
 
     Raises:
-        TimeoutError: it did not come true.
+        TimeoutError: it did not become true in time.
     """
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():

@@ -85,7 +85,7 @@ def run(
 
 
 def forms_of(query: str, forms: Sequence[str]) -> Sequence[str]:
-    """Those that a query has."""
+    """Return the forms that a query has."""
     return forms if query in QUERIES else [form for form in forms if form != "twin"]
 
 
@@ -109,7 +109,7 @@ def work_of(query: str, form: str, num_events: int) -> Work:
 
 
 def _modules_of(query: str) -> tuple[str, str]:
-    """Where the query is written for the DataStream API, and where as a loop."""
+    """Return the modules that have the query in the DataStream API, and as a loop."""
     if query in _AUCTIONS:
         return "nexmark_auctions", "nexmark_auction_loops"
     if query in QUERIES:

@@ -1,4 +1,4 @@
-"""What the latency of many records is said by.
+"""The percentiles that describe the latency of many records.
 
 Side:  any.
 """

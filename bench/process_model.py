@@ -1,9 +1,8 @@
-"""What each option of a TaskManager's process is worth: word count with one of them changed, in turns with the
-defaults.
+"""The gain of each option of a TaskManager's process: word count with one option changed, in turns with the defaults.
 
 Side:    any.
 Job:     ``bench/jobs/words.py``, chained, on two TaskManagers.
-Figure:  words/s, and the ratio to the defaults within each round.  What the options do to latency: ``python -m bench
+Figure:  words/s, and the ratio to the defaults within each round.  The options' effect on latency: ``python -m bench
          latency``.
 """
 

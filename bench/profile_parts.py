@@ -1,12 +1,12 @@
-"""Where the TaskManagers' time goes, per record: py-spy looks at them while a job runs, and every sample is put down to
-one part.
+"""The parts of the TaskManagers' time per record: py-spy looks at them while a job runs, and every sample is put down
+to one part.
 
 Side:   any.
 Needs:  py-spy (the extra ``bench``) and the right to trace one's own processes.
 Sample: threads that hold the interpreter, 100 times per second.  A sample belongs to the innermost of its frames that
-        is one of ours or of the user, so that what a user's function calls (``json``, ``re``) counts as the user's;
-        ``copy`` and picklers count for themselves.  What happens before the clock starts (modules are imported, sources
-        make their records) belongs to no part.
+        is one of ours or of the user, so that the callees of a user's function (``json``, ``re``) count as the user's;
+        ``copy`` and picklers count for themselves.  Work before the clock starts (modules are imported, sources make
+        their records) belongs to no part.
 Figure: nanoseconds of CPU per record: the part's share of the samples times the CPU seconds that the TaskManagers used
         in that run.  py-spy slows the run down, so a rate is not taken from it.
 """
@@ -37,7 +37,7 @@ _STANDARD: Final = {"copy.py": "copy", "pickle.py": "pickle", "cloudpickle.py": 
 
 
 def why_missing() -> str | None:
-    """What is not installed; None if profiles can be taken."""
+    """Return what is not installed; None if profiles can be taken."""
     return None if _py_spy().exists() else "py-spy is not installed: make .venv/installed-bench"
 
 

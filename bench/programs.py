@@ -1,5 +1,5 @@
-"""Six programs as users write them, each beside the plain loop that does the same on one core, and beside what users
-would pick instead.
+"""Six programs as users write them, each beside the plain loop that does its work on one core, and beside the systems
+that users would pick instead.
 
 Side:     any.
 Programs: ``bench/jobs/program_streams.py``: JSON lines to dicts, web server lines to dataclasses, CSV lines to
@@ -10,10 +10,10 @@ Input:    lines that are made before the clock starts and looked up one by one.
 Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the
           loop.  Slow peers get fewer records.
 Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode (not
-          for twins).  ``by-hand``: what Python itself costs: a loop that calls the program's functions and does nothing
-          else (``loop_of_calls``), and two processes that exchange records by key, written by hand (``by_hand``; not
+          for twins).  ``by-hand``: the cost of Python itself: a loop that calls the program's functions and does no
+          more (``loop_of_calls``), and two processes that exchange records by key, written by hand (``by_hand``; not
           for twins).
-Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
+Proof:    every run of every contender gives the results of the plain loop (``bench/jobs/checked_work.py``).
 Profile:  ``--profile`` runs each program once more on one TaskManager, under py-spy, and tells where its CPU goes, in
           ns per record.
 """
@@ -67,7 +67,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def add_work_options(parser: argparse.ArgumentParser) -> None:
-    """Those that ``bench nexmark`` has as well."""
+    """Add the options that ``bench nexmark`` has as well."""
     parser.add_argument("--forms", type=choices(FORMS), default=FORMS, help="which, separated by commas")
     parser.add_argument(
         "--taskmanagers",
@@ -127,10 +127,10 @@ def run_works(
     peer_records: Mapping[str, int] = NUM_PEER_RECORDS,
     java: Callable[[FlinkCluster, Work], Sequence[Contender]] | None = None,
 ) -> list[Result]:
-    """Each work with its contenders in turns, and its profile.
+    """Measure each work with its contenders in turns, and its profile.
 
-    ``peer_records``: how many records slow peers get of a million.  ``java`` gives the contender in Java of those works
-        that have one.
+    ``peer_records``: how many records slow peers get of a million.  ``java`` gives the contender in Java of a work that
+        has one.
     """
     if has_profile and (missing := profile_parts.why_missing()):
         raise SystemExit(f"--profile: {missing}")

@@ -1,4 +1,4 @@
-"""What every case prints: one JSON object per figure, with where it comes from.
+"""The output of every case: one JSON object per figure, with where it comes from.
 
 Side:  any.
 """
@@ -75,7 +75,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages on the data path."""
+    """Return the versions of Python and of the packages on the data path."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

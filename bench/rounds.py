@@ -22,9 +22,9 @@ STILL_RISING: Final = 1.03
 
 @dataclass(frozen=True)
 class Contender:
-    """Something that does the work once and tells how quick it was.
+    """A program that does the work once and tells how quick it was.
 
-    ``work``: which works it does; contenders with the same word are compared.  ``warms_up``: whether a first run says
+    ``work``: the name of its work; contenders with equal names are compared.  ``warms_up``: whether a first run says
         little.
     """
 

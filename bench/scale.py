@@ -4,15 +4,15 @@ and jobs.
 Side:   any.
 Way:    each case does its work with each size at least three times, the sizes in turns, and the lowest CPU time of this
         process counts.  A case whose time grows by more than 2.3 when the work doubles is quadratic somewhere, and the
-        bench fails.  A neighbour that takes the machine's caches looks the same, but not for long: ten times as many
-        rounds decide at most.
-Memory: the collector of cycles is set as in a TaskManager with tasks; with Python's own settings it looks at what lives
-        ever more often.  Each case has a process of its own.  Those without a network give no memory back: what is
-        given back and taken again costs page faults, and how many depends on the size by steps.
+        bench fails.  A neighbour that takes the machine's caches looks alike, but not for long: at most ten times as
+        many rounds decide.
+Memory: the collector of cycles is set as in a TaskManager with tasks; with Python's own settings it looks at living
+        objects ever more often.  Each case has a process of its own.  Cases without a network give no memory back:
+        memory that is given back and taken again costs page faults, whose number depends on the size by steps.
 Figure: CPU us per item with the largest size, and the growth of the time per doubling.
-Hold:   ``--hold-minutes 10`` repeats each case with its smallest size for so long, as many cases at a time as there are
-        cores, each in its own process.  The figure is how many MiB the process has more at the end than after a tenth
-        of the time; above 10 the bench fails.
+Hold:   ``--hold-minutes 10`` repeats each case with its smallest size for ten minutes, as many cases at a time as
+        there are cores, each in its own process.  The figure is how many MiB the process has more at the end than
+        after a tenth of the time; above 10 the bench fails.
 Jobs:   a job takes milliseconds, so there are 50 times fewer of them.
 Proof:  each case checks its result.
 """
@@ -96,7 +96,7 @@ def check(found: object, expected: object) -> None:
 
 
 class OneRecordSplits(SplitSource):
-    """As many splits as asked for, with a record each."""
+    """A source with ``num_splits`` splits of one record each."""
 
     def __init__(self, num_splits: int, max_open_splits: int | None) -> None:
         self.max_open_splits = max_open_splits
@@ -193,7 +193,7 @@ class _Brokers(KafkaBrokers):
         return {}
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def partitions(num_items: int) -> float:
@@ -433,7 +433,9 @@ def grow(name: str, sizes: str, num_runs: str) -> list[float]:
 
 
 def in_child(*arguments: str, environ: Mapping[str, str], timeout_s: float = 6 * _TIMEOUT_S) -> Any:
-    """What a function of this module finds in a process of its own, which is killed when it takes too long."""
+    """Return the result of a function of this module in a process of its own, which is killed when it takes too
+    long.
+    """
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", "bench.scale", *arguments]
     done = subprocess.run(
@@ -483,7 +485,7 @@ def hold(name: str, seconds_text: str) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """What this process holds; garbage does not count."""
+    """Return the memory of this process, without garbage."""
     gc.collect()
     return ProcessUse.of(os.getpid()).rss_bytes
 

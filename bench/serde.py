@@ -1,12 +1,12 @@
-"""What it costs to send records as people write them: bytes and back, without a network.
+"""The cost of sending records as people write them: bytes and back, without a network.
 
 Side:   any.
 Work:   lists of 1,000 records of six plain fields, unless the row says otherwise, encoded as one chunk and decoded; in
-        turns with one cloudpickle of the list, which is what was sent before.  Each row has an unfriendly twin: records
-        that look alike and do not go by columns.  "Emitted" records are pickled one by one, as those are that could
-        change after they were emitted.
+        turns with one cloudpickle of the list, the former encoding.  Each row has an unfriendly twin: records that look
+        alike and do not travel as columns.  "Emitted" records are pickled one by one, like records that could change
+        after they were emitted.
 Figure: CPU ns per record, encode + decode; both parts, the pickle's and the sizes in the details.
-Proof:  what is decoded equals what was encoded.
+Proof:  the decoded records equal the encoded ones.
 """
 
 import gc
@@ -36,7 +36,7 @@ NAMES: Final = ("number", "user", "price", "is_paid", "country", "millis")
 
 @dataclass
 class Order:
-    """As most programs have it."""
+    """An order as most programs write it."""
 
     number: int
     user: str

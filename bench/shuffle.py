@@ -3,7 +3,7 @@
 Side:    any.
 Job:     ``bench/jobs/pairs.py``; two TaskManager processes with one slot each, a source, a keyed sum and a sink in each
          of them.
-Peers:   the same topology, data and proof; object reuse is on in Flink's program.
+Peers:   have our topology, data and proof; object reuse is on in Flink's program.
 Rate:    tuples / (last record at the last sink - first poll of the first source), read inside the job.
 """
 

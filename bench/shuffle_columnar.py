@@ -3,7 +3,7 @@
 Side:    any.
 Job:     ``bench/jobs/columns.py``; two TaskManager processes with one slot each, a source, a keyed sum and a sink in
          each of them; network buffers of 32 KiB.
-Peers:   the same rows as single records: Flink's DataStream API has no columns.
+Peers:   get our rows as single records: Flink's DataStream API has no columns.
 Rate:    input rows / (last record at the last sink - first poll of the first source), read inside the job.
 """
 

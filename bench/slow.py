@@ -1,11 +1,11 @@
-"""What slow functions hold up: how long a barrier, a result and a cancellation wait for them at most.
+"""The delays by slow functions: how long a barrier, a result and a cancellation wait for them at most.
 
 Side:     any.
 Job:      one subtask per operator on one TaskManager process; ``bench/jobs/slow_functions.py`` has the functions, one
           kind per row.
 Figures:  in ms, the longest of each: ``barrier``: from the trigger of a savepoint to its end, some in a row, or of
           unaligned checkpoints where the input is full: an aligned barrier waits for the records in front of it, too,
-          as in Flink, and what is owed counts from the moment when the barrier is the next element of every input;
+          as in Flink, and its wait counts from the moment when the barrier is the next element of every input;
           ``result``: from a record's emission by the function to the program that iterates over
           ``execute_and_collect``; ``last call``: from ``cancel()`` to the start of the last call of the function;
           ``end``: from ``cancel()`` to the end of the job; ``restarts``: how often the job restarted.
@@ -128,7 +128,7 @@ def owed_ms(kind: Kind, figure: str) -> float:
 
 
 def noise_ms(waits: Waits, noise: Waits, figure: str) -> float:
-    """What the machine and the control plane add."""
+    """Return the time that the machine and the control plane add."""
     return (noise.of(figure) or 0.0) + waits.wake_up
 
 
@@ -214,7 +214,7 @@ class Clusters:
         return self._cluster
 
     def target(self) -> RemoteTarget:
-        """Where its JobManager is."""
+        """The address and secret of the cluster's JobManager."""
         host, _, port = self.get().address.rpartition(":")
         return RemoteTarget(host, int(port), self.get().secret_file)
 

@@ -113,7 +113,7 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
 
 
 def why_missing() -> str | None:
-    """What is not installed; None if it can run."""
+    """Return what is not installed; None if it can run."""
     if importlib.util.find_spec("pyspark") is None:
         return "there is no pyspark: pip install 'flowlet[spark]'"
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
@@ -135,7 +135,7 @@ def cached_rows(spark: Any, num_rows: int) -> Any:
 
 
 def start_gates(stack: ExitStack, jobmanager: str, df: Any, folder: Path) -> dict[str, JobClient]:
-    """Two jobs that sum what comes in, each into a folder with its gate's name."""
+    """Start two jobs that sum their input, each into a folder with its gate's name."""
     from flowlet.spark import type_info_of
 
     for gate in (ROW_GATE, ARROW_GATE):
@@ -157,13 +157,13 @@ def start_summing(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeI
 
 
 def drain_port(stack: ExitStack, folder: Path) -> int:
-    """Where a process of its own empties connections."""
+    """Return the port of a new process that empties its connections."""
     process = stack.enter_context(Process([sys.executable, "-c", _DRAIN], log=folder / "drain.log"))
     return int(process.wait_for_line(r"^(\d+)$").group(1))
 
 
 def actions(df: Any, jobmanager: str, port: int) -> dict[str, Callable[[], None]]:
-    """What is measured, by name."""
+    """Return the actions that are measured, by name."""
     from flowlet.spark import GateSink
 
     def noop(frame: Any) -> None:

@@ -1,4 +1,5 @@
-"""From the start of a Python process to the result of its first local job, and what that costs beside ``import numpy``.
+"""The time from the start of a Python process to the result of its first local job, and the job's cost in units of
+``import numpy``.
 
 Side:   any.
 Jobs:   ``bench/jobs/trivial.py``: ten numbers through a map, collected by the program.  ``1 process``: parallelism 1,
@@ -6,7 +7,7 @@ Jobs:   ``bench/jobs/trivial.py``: ten numbers through a map, collected by the p
         ``bench/jobs/hello.py``: two words, printed.
 Figure: seconds from the program's start until it has the result; when the process had ended is in the details.  For the
         ratios: CPU seconds of a command with all its descendants, and its wall seconds, each divided by those of
-        ``python -c "import numpy"`` in the same round; a second execution is a program with two less one with one.
+        ``python -c "import numpy"`` in that round; a second execution is a program with two less one with one.
 Proof:  the result.
 """
 
@@ -62,7 +63,7 @@ _DIFFERENCES: Final = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What one command took, with all its descendants."""
+    """The cost of one command, with all its descendants."""
 
     cpu_s: float
     wall_s: float
@@ -92,7 +93,7 @@ def measure(parallelism: int) -> dict[str, Any]:
 
 
 def measure_cost(command: list[str], variables: Mapping[str, str]) -> Cost:
-    """What a command takes until it and all that it waited for have ended.
+    """Return the cost of a command until it and all descendants that it waited for have ended.
 
     Raises:
         WrongOutputError: it fails.
@@ -123,7 +124,7 @@ def run(num_runs: int) -> list[Result]:
 
 
 def ratios(num_runs: int) -> list[Result]:
-    """What each command costs in units of ``import numpy``, in turns; Bytewax' smallest program beside them where it is
+    """Measure each command in units of ``import numpy``, in turns; Bytewax' smallest program beside them where it is
     installed.
     """
     commands = {name: [sys.executable, *arguments] for name, arguments in COMMANDS.items()}

@@ -3,10 +3,10 @@ transports.
 
 Side:     any.
 Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg, with the kernel's congestion control, as all other transports
-          here have); ``raw-reno`` (the same with the one that the network stack chooses on one machine); ``loops-N``
+          here have); ``raw-reno`` (with the one that the network stack chooses on one machine); ``loops-N``
           and ``threads-N`` (the network stack with N channels, without and with task threads), whose producer labels
-          buffers that were filled before, as raw sockets do; ``copied-N`` (the same with task threads, but the producer
-          emits records, which are copied into buffers); ``job-N`` (what a job gets: records of 32 KiB, which are copied
+          buffers that were filled before, as raw sockets do; ``copied-N`` (like ``threads-N``, but the producer emits
+          records, which are copied into buffers); ``job-N`` (the rate of a job: records of 32 KiB, which are copied
           into buffers, span two of them, and are decoded by a task's input processor, with the credit of every job);
           ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped if they are not installed).
 Rate:     bytes of payload / (last buffer - first buffer), at the consumer; GB = 1e9 bytes; CPU seconds in user and
@@ -84,7 +84,7 @@ class Sample:
 
     @property
     def cpu_s_per_gb(self) -> float:
-        """Of both processes."""
+        """The CPU seconds of both processes per GB of payload."""
         return (sum(self.user_s) + sum(self.system_s)) / (self.num_bytes / 1e9)
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def measure(case: str, setting: Setting, seconds: float, profile: Path | None = 
 
 
 def calls_per_buffer(setting: Setting, num_buffers: int) -> tuple[float, float] | None:
-    """What producer and consumer wrote down, if they counted."""
+    """Return the calls per buffer that producer and consumer wrote down; None if they did not count."""
     if setting.calls_folder is None or setting.transport not in NETSTACK:
         return None
     produced, consumed = (num_calls(file_of(setting, side)) for side in ("producer", "consumer"))

@@ -126,7 +126,7 @@ def in_us(prefix: str, values_ns: Iterable[int]) -> dict[str, float]:
 
 
 def rest(num_tasks: int, seconds: float) -> dict[str, Any]:
-    """What ``num_tasks`` tasks without input use in ``seconds``."""
+    """Measure how much ``num_tasks`` tasks without input use in ``seconds``."""
     with task_manager_settings(), network("idle") as stack:
         partition = stack.create_partition(PARTITION, num_tasks)
         tasks = [ProbedTask(stack, None, subpartition) for subpartition in range(num_tasks)]

@@ -1,5 +1,5 @@
-"""What the wakeup bench measures with: a task that notes when its default action runs, and a producer that lets it park
-in between.
+"""The tools of the wakeup bench: a task that notes when its default action runs, and a producer that lets it park in
+between.
 
 Side:  any.  ``python -m bench.wakeup_task NUM_RECORDS PAUSE_US`` is the producer as a process of its own: it prints its
        port, and writes once its standard input ends.

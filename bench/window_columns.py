@@ -4,8 +4,8 @@ Side:   any.
 Work:   ``sum``, ``mean`` and ``count`` of a column in tumbling windows, by 1,000 integer keys in batches of 16,384 rows
         in order of time, with a watermark behind each batch; and its unfriendly twins: text keys, a million keys, times
         out of order over many windows, batches of 256 rows, and sliding windows.
-Figure: CPU ns per row.  ``kernels``: without a job; ``by hand``: the same table in one call of Arrow's ``group_by``,
-        which knows the whole input in advance, and windows as a column of it.  ``job``: all of a job in one process,
+Figure: CPU ns per row.  ``kernels``: without a job; ``by hand``: an equal table in one call of Arrow's ``group_by``,
+        which knows the whole input in advance, and windows as a column of it.  ``job``: a whole job in one process,
         from the source on.
 Proof:  the sums of all windows add up to that of the rows; the groups are as many as Arrow finds.
 """

@@ -2,7 +2,7 @@
 
 Side:    any.
 Job:     ``bench/jobs/words.py``; two TaskManager processes with one slot each, parallelism 2, data over TCP.
-Peers:   the same topology, lines and proof; where one has another shape, its figure says so.
+Peers:   have our topology, lines and proof; where one has another shape, its figure says so.
 Reuse:   operators hand on the very objects that they get, in Flink's program (object reuse is on) and in ours (always).
 Rate:    words / (last record at the last sink - first poll of the first source), read inside the job.
 """
@@ -66,6 +66,6 @@ def run(
 
 
 def check_everything(job: Job) -> None:
-    """A short run of the same program that looks at every output."""
+    """Run the program for a short while and check every output."""
     words = min(job.num_words, _CHECKED_WORDS)
     replace(job, num_words=words, made_words=min(job.made_words, MADE_WORDS // 10), inspects_all=True).run()

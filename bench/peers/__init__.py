@@ -1,1 +1,1 @@
-"""What users would pick instead: each module runs the same work in another system, if it is installed."""
+"""Systems that users would pick instead: each module runs our work in another system, if it is installed."""

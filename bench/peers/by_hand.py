@@ -37,7 +37,7 @@ _Keyed = Iterator[tuple[str, Any]]
 
 
 class State(Protocol):
-    """What is known per key."""
+    """The state of all keys."""
 
     numbers: dict[str, int]
     num_outputs: int
@@ -47,7 +47,7 @@ class State(Protocol):
 
 
 class Half(NamedTuple):
-    """What one process found, and when."""
+    """The results of one process, and their times."""
 
     start_ns: int
     end_ns: int
@@ -201,12 +201,12 @@ def is_there_for(work: Work) -> bool:
 
 
 def run(work: Work) -> tuple[int, int, Found]:
-    """When the first process began, when the last one ended, and what both found.
+    """Return when the first process began, when the last one ended, and what both found.
 
     Raises:
         ChildProcessError: one of them ended without a result; the other one is ended, too.
     """
-    fork = multiprocessing.get_context("fork")  # both have the same hashes of texts
+    fork = multiprocessing.get_context("fork")  # texts have equal hashes in both processes
     barrier = fork.Barrier(_NUM_PROCESSES)
     results = [fork.Pipe(duplex=False) for _ in range(_NUM_PROCESSES)]
     processes = [
@@ -222,7 +222,7 @@ def run(work: Work) -> tuple[int, int, Found]:
 
 
 def _results_of(processes: Sequence[BaseProcess], receivers: Sequence[Connection]) -> list[Half]:
-    """What each process sent; none waits for another one that has failed."""
+    """Return the result of each process; do not wait for one that has failed."""
     found: list[Half] = []
     missing = dict(zip(receivers, processes, strict=True))
     try:
@@ -243,7 +243,7 @@ def _results_of(processes: Sequence[BaseProcess], receivers: Sequence[Connection
 
 
 def _half(work: Work, number: int, barrier: Any, connection: Connection, results: Connection) -> None:
-    """What one process does."""
+    """Run the half of one process and send its result."""
     keyed, make = _PROGRAMS[work.program]
     inputs = [each.records(number, _NUM_PROCESSES) for each in work.inputs]
     barrier.wait()

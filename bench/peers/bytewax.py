@@ -31,13 +31,13 @@ _JOB_TIMEOUT_S: Final = 300.0
 
 
 def why_missing() -> str | None:
-    """What is not installed; None if it can run."""
+    """Return what is not installed; None if it can run."""
     return None if (VENV / "bin" / "python").exists() else "it is not installed: make .venv-bytewax/installed"
 
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Of Bytewax."""
+    """Return the version of Bytewax."""
     folders = map(str, VENV.glob("lib/python3*/site-packages"))
     return {found.name: found.version for found in metadata.distributions(name="bytewax", path=list(folders))}
 

@@ -1,7 +1,7 @@
 """Apache Flink's Java DataStream API as a contender; see ``bench/peers/flink`` for the programs.
 
 Side:  any.
-Rules: the same topology, data and proof as ours.  It is warmed up until its rate stops rising.
+Rules: topology, data and proof are ours.  Flink is warmed up until its rate stops rising.
 """
 
 import tempfile
@@ -50,7 +50,7 @@ def run_job(
 
 
 def read_reports(folder: Path, key: Callable[[str], object]) -> Reports:
-    """What ``NumberedSource`` and ``CheckedSink`` wrote."""
+    """Return the reports that ``NumberedSource`` and ``CheckedSink`` wrote."""
     starts = [int(file.read_text(encoding="ascii")) for file in folder.glob("start-*")]
     return Reports(min(starts), tuple(_sink_report(file, key) for file in sorted(folder.glob("sink-*"))))
 

@@ -84,7 +84,7 @@ class FlinkError(Exception):
 
 
 def why_missing() -> str | None:
-    """What is not installed; None if Flink can run."""
+    """Return what is not installed; None if Flink can run."""
     if not _home().is_dir():
         return "Apache Flink is not installed: make .venv-flink/installed"
     if shutil.which("javac") is None:
@@ -103,7 +103,7 @@ def _jars() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Of Flink and Java."""
+    """Return the versions of Flink and Java."""
     flink = next(
         (re.sub(r"flink-dist-(.*)\.jar", r"\1", jar.name) for jar in _jars() if jar.name.startswith("flink-dist-")),
         "unknown",
@@ -168,7 +168,7 @@ class FlinkCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Flink's programs find their files by."""
+        """The environment variables by which Flink's programs find their files."""
         home = _home()
         return {
             "FLINK_CONF_DIR": str(self.folder),
@@ -246,7 +246,7 @@ class FlinkCluster:
 
     @staticmethod
     def opens() -> list[str]:
-        """What Flink needs of Java's own packages."""
+        """Return the options that open Java's own packages to Flink."""
         packages = [*(f"java.{name}" for name in _OPENED), "java.util.concurrent.locks", "sun.nio.ch"]
         return [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in packages]
 

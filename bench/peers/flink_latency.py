@@ -1,4 +1,4 @@
-"""How long a record takes in Apache Flink from one TaskManager to the other; the same job as ``bench/latency.py`` runs.
+"""How long a record takes in Apache Flink from one TaskManager to the other; the job is that of ``bench/latency.py``.
 
 Side:  any.
 Rules: each case has a cluster of its own, which is warmed up once by a run as long as the counted ones.

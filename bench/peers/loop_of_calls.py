@@ -47,7 +47,7 @@ class Stream:
         return Stream(*self.steps, ("reduce", function))
 
     def process(self, function: Any, *_: Any) -> "Stream":
-        """What a process function gives."""
+        """Return the results of a process function."""
         return Stream(*self.steps, ("process_element", function))
 
     def connect(self, other: "Stream") -> "Connected":
@@ -75,12 +75,12 @@ class Connected:
 
 
 class Context:
-    """What a process function asks for its key."""
+    """The context that a process function asks for its key."""
 
     key: Any = None
 
     def get_current_key(self) -> Any:
-        """Of the record."""
+        """Return the key of the record."""
         return self.key
 
 

@@ -44,8 +44,8 @@ def contender(work: Work, form: Form = Form.PLAIN) -> Contender:
 
 
 def by_hand(work: Work) -> list[Contender]:
-    """What Python itself costs where functions are called, and where records are exchanged, as far as there are such
-    programs.
+    """Return the contenders that show the cost of Python itself, of calling functions and of exchanging records, as far
+    as there are such programs.
     """
     forms = [Form.CALLS] if loop_of_calls.can_call(work) else []
     return [

@@ -36,13 +36,13 @@ def _winners(events: Events) -> list[tuple[Auction, Bid]]:
 
 
 def q9(events: Events) -> Found:
-    """Which bid won each auction?"""
+    """Query 9: the bid that won each auction."""
     pairs = [(f"{auction.id} {bid.bidder} {bid.date_time}", bid.price) for auction, bid in _winners(events)]
     return Found(len(pairs), dict(pairs))
 
 
 def q4(events: Events) -> Found:
-    """What is the average price in each category?"""
+    """Query 4: the average price in each category."""
     prices = defaultdict[str, list[int]](list)
     for auction, bid in _winners(events):
         prices[str(auction.category)].append(bid.price)
@@ -52,7 +52,7 @@ def q4(events: Events) -> Found:
 
 
 def q6(events: Events) -> Found:
-    """What did the last ten auctions of each seller bring on average?"""
+    """Query 6: the average price of the last ten auctions of each seller."""
     prices = defaultdict[int, list[int]](list)
     found: dict[str, int] = {}
     for auction, bid in _winners(events):
@@ -63,7 +63,7 @@ def q6(events: Events) -> Found:
 
 
 def q18(events: Events) -> Found:
-    """What was the last bid of each bidder on each auction?"""
+    """Query 18: the last bid of each bidder on each auction."""
     last: dict[str, tuple[int, int]] = {}
     num_bids = 0
     for event in events:
@@ -75,7 +75,7 @@ def q18(events: Events) -> Found:
 
 
 def q19(events: Events) -> Found:
-    """Which are the ten highest bids on each auction?"""
+    """Query 19: the ten highest bids on each auction."""
     prices = defaultdict[int, list[int]](list)
     for event in events:
         if isinstance(event, Bid):

@@ -48,7 +48,7 @@ def q2(events: Stream) -> Stream:
 
 
 def q3(events: Stream) -> Stream:
-    """Who sells things of one category in three states?"""
+    """Query 3: the sellers of one category who live in three states."""
     wanted = op.filter("wanted", events, _is_wanted)
     keyed = op.key_on("person", wanted, _person_of)
     found = op.stateful_flat_map("join", keyed, _join)
@@ -80,7 +80,7 @@ def _join(state: State | None, event: Person | Auction) -> tuple[State, Iterable
 
 
 def q8(events: Stream) -> Stream:
-    """Who is new and sells?"""
+    """Query 8: the people who joined and opened an auction in one window."""
     no_bids = op.filter("no bids", events, lambda event: not isinstance(event, Bid))
     keyed = op.key_on("person", no_bids, _person_of)
     found = op.stateful_flat_map("join", keyed, _join_windows)

@@ -84,7 +84,7 @@ def q2_twin(events: NestedEvents) -> Found:
 
 
 def q3(events: Events) -> Found:
-    """Who sells things of one category in three states?  People come before they sell."""
+    """Query 3: the sellers of one category who live in three states.  People come before they sell."""
     people: dict[int, str] = {}
     sums, num_outputs = dict[str, int](), 0
     for event in events:
@@ -100,7 +100,7 @@ def q3(events: Events) -> Found:
 
 
 def q3_twin(events: NestedEvents) -> Found:
-    """Who sells things of one category in three states?"""
+    """Query 3: the sellers of one category who live in three states."""
     people: dict[int, dict[str, Any]] = {}
     sums, num_outputs = dict[str, int](), 0
     for event in events:
@@ -117,7 +117,7 @@ def q3_twin(events: NestedEvents) -> Found:
 
 
 def q8(events: Events) -> Found:
-    """Who is new and sells?"""
+    """Query 8: the people who joined and opened an auction in one window."""
     joined: dict[int, tuple[int, str]] = {}
     sums, num_outputs = dict[str, int](), 0
     for event in events:
@@ -133,7 +133,7 @@ def q8(events: Events) -> Found:
 
 
 def q8_twin(events: NestedEvents) -> Found:
-    """Who is new and sells?"""
+    """Query 8: the people who joined and opened an auction in one window."""
     joined: dict[tuple[int, int], str] = {}
     sums, num_outputs = dict[str, int](), 0
     for event in events:

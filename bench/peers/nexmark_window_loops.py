@@ -30,7 +30,7 @@ def _bids(events: Events) -> Iterable[Bid]:
 
 
 def q5(events: Events) -> Found:
-    """Which auctions had the most bids in the last ten seconds, every two seconds?"""
+    """Query 5: the auctions with the most bids in the last ten seconds, every two seconds."""
     counts = defaultdict[int, Counter[int]](Counter)
     for bid in _bids(events):
         last = bid.date_time - bid.date_time % SLIDE_MS
@@ -48,7 +48,7 @@ def q5(events: Events) -> Found:
 
 
 def q7(events: Events) -> Found:
-    """Which bids were the highest, every ten seconds?"""
+    """Query 7: the highest bids, every ten seconds."""
     highest: dict[int, list[Bid]] = {}
     for bid in _bids(events):
         end = bid.date_time - bid.date_time % WINDOW_MS + WINDOW_MS
@@ -65,7 +65,7 @@ def q7(events: Events) -> Found:
 
 
 def q8_windowed(events: Events) -> Found:
-    """Who is new and sells?"""
+    """Query 8: the people who joined and opened an auction in one window."""
     return nexmark_loops.q8(events)
 
 
@@ -109,7 +109,7 @@ def q16(events: Events) -> Found:
 
 
 def q17(events: Events) -> Found:
-    """What were the prices on each auction each day?"""
+    """Query 17: the prices on each auction, day by day."""
     found: dict[str, int] = {}
     for day, bids in _of_each_day(events, lambda bid: str(bid.auction)).items():
         prices = [bid.price for bid in bids]

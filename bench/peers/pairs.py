@@ -1,4 +1,4 @@
-"""Who else sums pairs: the contenders that are installed.
+"""The other systems that sum pairs: the contenders that are installed.
 
 Side:  any.
 """
@@ -19,7 +19,7 @@ NAMES: Final = ("flink", "plain")
 
 
 def contenders(stack: ExitStack, folder: Path, job: Job, names: Collection[str]) -> list[Contender]:
-    """Those of ``names`` that are installed, started; ``stack`` ends them."""
+    """Start the contenders of ``names`` that are installed; ``stack`` ends them."""
     keys = folder / f"keys-{job.keys.kind}.txt"
     keys.write_text("\n".join(map(str, make_table(job.keys))) + "\n", encoding="ascii")
     found = []

@@ -1,4 +1,4 @@
-"""No engine at all: what one process does with the same work in plain Python, or in numpy.
+"""No engine at all: our work in one process, in plain Python or in numpy.
 
 Side:  any.
 """

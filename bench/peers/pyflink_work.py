@@ -2,7 +2,7 @@
 
 Side:    any.
 Program: the very file that runs in flowlet; its imports of flowlet are answered by PyFlink's modules, whose names are
-         the same.
+         equal.
 Mode:    ``thread``: Python runs inside the TaskManager's JVM, which is PyFlink's quick one.
 Rate:    the source already runs while the Python behind it still starts.  So the clock starts when the records of all
          readers are ready in Python, where records are looked up there, and with the first record at a sink, where the
@@ -50,7 +50,7 @@ class WorkCluster(FlinkCluster):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Flink's programs and our Python find their files by."""
+        """The environment variables by which Flink's programs and our Python find their files."""
         return super().environment | {"PYTHONPATH": self._python_path}
 
 

@@ -12,7 +12,7 @@ WINDOW_MS = 5_000
 
 
 def reduced(records: Iterable[tuple[int | str, int, int]]) -> Found:
-    """What one key has in each window."""
+    """Sum the amounts of each key in each window."""
     sums = defaultdict[tuple[int | str, int], int](int)
     for key, amount, time in records:
         sums[key, time - time % WINDOW_MS] += amount

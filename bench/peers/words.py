@@ -1,4 +1,4 @@
-"""Who else counts words: the contenders that are installed.
+"""The other systems that count words: the contenders that are installed.
 
 Side:  any.
 """
@@ -18,7 +18,7 @@ NAMES: Final = ("flink", "pyflink", "bytewax", "plain")
 
 
 def contenders(stack: ExitStack, folder: Path, job: Job, names: Collection[str]) -> list[Contender]:
-    """Those of ``names`` that are installed, started; ``stack`` ends them."""
+    """Start the contenders of ``names`` that are installed; ``stack`` ends them."""
     lines = folder / "lines.txt"
     lines.write_text("\n".join(make_lines(job.made_words)) + "\n", encoding="ascii")
     found = []

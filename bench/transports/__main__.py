@@ -24,7 +24,7 @@ def tell(**what: Any) -> None:
 
 
 def prepare(setting: Setting, side: int) -> Transport:
-    """As a TaskManager prepares its process."""
+    """Prepare this process as a TaskManager does."""
     if setting.cpus is not None:
         os.sched_setaffinity(0, {setting.cpus[side]})
     apply_switch_interval(setting.switch_interval_ms)

@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 def file_of(setting: Setting, side: str) -> Path:
-    """Where the table of one side is written."""
+    """Return the file that the table of one side is written to."""
     assert setting.calls_folder is not None, "calls are counted"
     return Path(setting.calls_folder) / f"{setting.transport}-{setting.num_channels}-{side}.txt"
 

@@ -1,9 +1,9 @@
-"""What all transports share: the setting, the buffers that are sent, and the proof that they arrived.
+"""The parts that all transports share: the setting, the buffers that are sent, and the proof that they arrived.
 
 Side:  any; one thread at a time.
 Proof: every buffer names its channel and its number within the channel, at its head and at its tail; the consumer
-       checks both, the order, and every 256th buffer (or every one) byte for byte.  All transports do the same work for
-       it, raw sockets too.
+       checks both, the order, and every 256th buffer (or every one) byte for byte.  All transports, raw sockets too, do
+       equal work for it.
 """
 
 import json
@@ -26,7 +26,7 @@ RUN_BUFFERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one run moves, and how."""
+    """The work of one run, and how it is done."""
 
     transport: str
     num_channels: int = 1
@@ -46,7 +46,7 @@ class Setting:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What ``to_json`` wrote."""
+        """Return the setting that ``to_json`` wrote."""
         fields = json.loads(text)
         if fields["cpus"] is not None:
             fields["cpus"] = tuple(fields["cpus"])
@@ -171,7 +171,7 @@ class Stop:
 
 
 class Transport(Protocol):
-    """What each module of this package has."""
+    """The two functions that each module of this package has."""
 
     def produce(self, setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:
         """Listen, say where, send until ``stop``, and return once the consumer has everything."""

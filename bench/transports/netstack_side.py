@@ -25,7 +25,7 @@ _IS_POISONED: Final = is_debug()  # what is freed is overwritten
 
 
 def network_config(setting: Setting) -> NetstackConfig:
-    """As much memory as the channels need, but no less than the default."""
+    """Return a configuration with as much memory as the channels need, but no less than the default."""
     num_segments = 2 * setting.num_channels * setting.num_credits + 64
     return NetstackConfig(
         segment_size_bytes=BUFFER_BYTES,
@@ -133,5 +133,5 @@ class CopyingEmitter:
 
 
 def new_emitter(setting: Setting, partition: ResultPartition, source: PayloadSource) -> InPlaceEmitter | CopyingEmitter:
-    """What ``setting`` asks for."""
+    """Return the emitter that ``setting`` asks for."""
     return (CopyingEmitter if setting.is_copied else InPlaceEmitter)(partition, source)
