@@ -2,6 +2,8 @@
 
 Every subtask keeps the whole table in broadcast state, so an order needs no key and no look-up in another system.  An
 order whose product is not known yet waits in the state of its subtask, until the product comes.
+
+Run it: ``python examples/enriched_orders.py``.  It prints a table of the enriched orders.
 """
 
 from collections.abc import Iterator
@@ -43,7 +45,7 @@ class Enrich(BroadcastProcessFunction, CheckpointedFunction):
         self._state.update(self._waiting)
 
     def process_element(self, value: Order, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterator[Enriched]:
-        """Look a product up."""
+        """Look up the product of an order."""
         order, product, pieces = value
         found = ctx.get_broadcast_state(TABLE).get(product)
         if found is None:
@@ -66,7 +68,7 @@ class Enrich(BroadcastProcessFunction, CheckpointedFunction):
 
 
 def build(env: StreamExecutionEnvironment) -> DataStream:
-    """The orders with names and prices."""
+    """Return the orders with names and prices."""
     orders = env.from_collection(ORDERS).set_parallelism(1)
     products = env.from_collection(PRODUCTS).set_parallelism(1).broadcast(TABLE)
     return orders.connect(products).process(Enrich())

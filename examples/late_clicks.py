@@ -2,6 +2,8 @@
 
 The watermark is five seconds behind the latest click.  When it reaches the end of a minute, the timers of that minute
 fire and emit the counts.  A click of a minute that was counted already is late.
+
+Run it: ``python examples/late_clicks.py``.  It prints the counts and the late clicks.
 """
 
 import time
@@ -41,7 +43,7 @@ LATE_CLICKS = [("ann", 30), ("bob", 50)]  # sent after minute 0 was counted
 
 
 class Clicks(SourceFunction):
-    """Clicks as a web server might send them."""
+    """The clicks as a web server might send them."""
 
     def run(self, ctx: SourceContext) -> None:
         """Emit the clicks; the late ones after the watermark has passed them."""
@@ -56,7 +58,7 @@ class ClickTime(TimestampAssigner):
     """The time of a click."""
 
     def extract_timestamp(self, value: tuple[str, int], record_timestamp: int) -> int:
-        """The second of the click, in milliseconds."""
+        """Return the second of the click, in milliseconds."""
         return 1000 * value[1]
 
 
@@ -76,12 +78,12 @@ class ClicksPerMinute(KeyedProcessFunction):
             ctx.timer_service().register_event_time_timer(end_ms)  # to register a timer again changes nothing
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[str, int, int]]:
-        """Emit the count of a minute, which is over."""
+        """Emit the count of a minute that is over."""
         yield ctx.get_current_key(), timestamp // MINUTE_MS, self._counts.pop((ctx.get_current_key(), timestamp))
 
 
 def build(env: StreamExecutionEnvironment) -> DataStream:
-    """Rows of user, minute and number of clicks, or the word late."""
+    """Return rows of user, minute and number of clicks, or of user, minute and the word "late"."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)).with_timestamp_assigner(
         ClickTime()
     )

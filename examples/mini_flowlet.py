@@ -55,12 +55,12 @@ class Mailbox:
         self._has_mail = threading.Event()
 
     def put(self, mail: Mail) -> None:
-        """Leave a message."""
+        """Leave a message for the task."""
         self._mails.append(mail)
         self._has_mail.set()
 
     def run_mails(self, *, waits: bool) -> None:
-        """Run what is there; if nothing is and ``waits``, sleep until something comes."""
+        """Run the mails that are there; if there are none and ``waits``, sleep until one comes."""
         if waits:
             self._has_mail.wait()
         # Cleared before the look: a mail that comes after the look sets the event again, and none is slept over.
@@ -72,7 +72,7 @@ class Mailbox:
 class Task(threading.Thread):
     """Calls its default action again and again, and runs its mails in between (flowlet: ``MailboxProcessor``).
 
-    Everything that touches the task's state is one of the two, so that no record sees half of a checkpoint.
+    All code that touches the task's state is one of the two, so that no record sees half of a checkpoint.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,7 +83,7 @@ class Task(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """The mailbox loop: mails first, then one buffer."""
+        """Run the mailbox loop: mails first, then one buffer."""
         try:
             while not self.is_finished:
                 self.mailbox.run_mails(waits=not self.can_process)
@@ -93,11 +93,11 @@ class Task(threading.Thread):
             self.error = error
 
     def process(self) -> None:
-        """The default action: one buffer of records."""
+        """Process one buffer of records: the default action."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """End the task between two buffers; what it holds is lost."""
+        """End the task between two buffers; its state is lost."""
         self.mailbox.put(self._die)
 
     def _die(self) -> None:
@@ -111,7 +111,7 @@ _HEAD = struct.Struct("!BI")
 
 
 def frame(kind: int, content: bytes = b"") -> bytes:
-    """The bytes of a message (flowlet: ``netstack/wire``, where they are Flink's)."""
+    """Return the bytes of a message (flowlet: ``netstack/wire``, where they are Flink's)."""
     return _HEAD.pack(kind, len(content)) + content
 
 
@@ -123,12 +123,14 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio when there is a connection."""
+        """Keep the transport; asyncio calls this when there is a connection."""
         assert isinstance(transport, asyncio.Transport), "a stream"
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio: TCP knows no messages, so a frame may come in pieces, or several at once."""
+        """Cut the bytes into frames; asyncio calls this with whatever arrived: a piece of a frame, or several at
+        once.
+        """
         self._received += data
         while len(self._received) >= _HEAD.size:
             kind, size = _HEAD.unpack_from(self._received)
@@ -139,7 +141,7 @@ class Connection(asyncio.Protocol):
             self.on_frame(kind, content)
 
     def on_frame(self, kind: int, content: bytes) -> None:
-        """One message of the other end."""
+        """Handle one message of the other end."""
         raise NotImplementedError
 
 
@@ -150,7 +152,7 @@ class Sender(Connection):
     """The source's end: sends a buffer for each credit (flowlet: ``PartitionRequestQueue``); the loop's thread.
 
     Args:
-        source: is told of each buffer that is free again.
+        source: gets a mail for each buffer that is free again.
     """
 
     def __init__(self, source: "SourceTask") -> None:
@@ -161,12 +163,12 @@ class Sender(Connection):
         self.is_held = threading.Event()  # all buffers are full, and there is no credit to send one
 
     def add(self, kind: int, content: bytes) -> None:
-        """Queue a buffer or an event behind the others."""
+        """Queue a buffer or an event at the end."""
         self._queue.append((kind, content))
         self._send()
 
     def on_frame(self, kind: int, content: bytes) -> None:
-        """The receiver has room for more."""
+        """Take credits: the receiver has room for more buffers."""
         assert kind == CREDIT, f"a receiver sends credits, not {kind}"
         (num_credits,) = struct.unpack("!I", content)
         self.credit += num_credits
@@ -185,23 +187,25 @@ class Sender(Connection):
 
 
 class Receiver(Connection):
-    """The other end: what arrives becomes mails of the task (flowlet: ``RemoteInputChannel``); the loop's thread."""
+    """The counting task's end: turns frames into mails of the task (flowlet: ``RemoteInputChannel``); the loop's
+    thread.
+    """
 
     def __init__(self, counter: "CountTask") -> None:
         super().__init__()
         self._counter = counter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the stream, by saying how much of it there is room for."""
+        """Ask for the stream by announcing room for its first buffers."""
         super().connection_made(transport)
         self.add_credit(INITIAL_CREDIT)
 
     def on_frame(self, kind: int, content: bytes) -> None:
-        """A buffer or an event, in the order in which the source made them."""
+        """Hand over a buffer or an event, in the order in which the source made them."""
         self._counter.mailbox.put(lambda: self._counter.receive(kind, content))
 
     def add_credit(self, num_credits: int) -> None:
-        """Tell the sender that so many buffers are free again."""
+        """Tell the sender that ``num_credits`` buffers are free again."""
         assert self.transport is not None, "before the first buffer the connection is made"
         self.transport.write(frame(CREDIT, struct.pack("!I", num_credits)))
 
@@ -222,7 +226,7 @@ class Checkpoint:
 class Coordinator:
     """Puts the parts of checkpoints together (flowlet: ``CheckpointCoordinator``); the loop's thread.
 
-    A checkpoint counts when all parts are there.  Until then a restart goes back to the one before.
+    A checkpoint counts when all parts are there.  Until then a restart goes back to the previous one.
     """
 
     completed: Checkpoint = field(default_factory=lambda: Checkpoint(0, 0, {}))
@@ -253,7 +257,7 @@ class SourceTask(Task):
         self.num_free = NUM_BUFFERS
 
     def process(self) -> None:
-        """Fill a buffer; without a free one, or at the end, there is nothing to do until a mail comes."""
+        """Fill a buffer; without a free one, or at the end, there is no work until a mail comes."""
         part = self._words[self.position : self.position + BUFFER_RECORDS]
         if part:
             self.position += len(part)
@@ -265,18 +269,18 @@ class SourceTask(Task):
         self.can_process = self.num_free > 0
 
     def buffer_is_free(self) -> None:
-        """A mail of the sender: a buffer was sent."""
+        """Take back a buffer that was sent: a mail of the sender."""
         self.num_free += 1
         self.can_process = True
 
     def trigger(self, checkpoint_id: int) -> None:
-        """A mail of the coordinator: the cut is here, between two buffers."""
+        """Cut here, between two buffers: a mail of the coordinator."""
         self._job.call(self._job.sender.add, BARRIER, struct.pack("!I", checkpoint_id))
         self._job.acknowledge(checkpoint_id, position=self.position)
 
 
 class CountTask(Task):
-    """Counts words; ``before_each`` is called with each of them, and may be as slow as it likes."""
+    """Counts words; calls ``before_each`` with each of them, which may be as slow as it likes."""
 
     def __init__(self, job: "Job", counts: dict[str, int], before_each: Callable[[str], object]) -> None:
         super().__init__("count")
@@ -287,7 +291,7 @@ class CountTask(Task):
         self.can_process = False
 
     def receive(self, kind: int, content: bytes) -> None:
-        """A mail of the receiver."""
+        """Queue a buffer or an event: a mail of the receiver."""
         self._input.append((kind, content))
         self.can_process = True
 
@@ -312,7 +316,7 @@ class CountTask(Task):
 
 
 class Job:
-    """Runs from a checkpoint on; ``close`` ends its loop.
+    """Runs both tasks from the last complete checkpoint on; ``close`` ends its loop.
 
     Args:
         words: the input, which can be read again from any position.
@@ -341,18 +345,18 @@ class Job:
         return server
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Leave something for the loop's thread to do; calls of one thread keep their order."""
+        """Leave a call for the loop's thread; calls of one thread keep their order."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def checkpoint(self, checkpoint_id: int) -> "Future[Checkpoint]":
-        """Begin a checkpoint; the future has it when both tasks have kept their part."""
+        """Begin a checkpoint; the returned future has it once both tasks have kept their part."""
         done: Future[Checkpoint] = Future()
         self.call(self.coordinator.pending.__setitem__, checkpoint_id, (Checkpoint(checkpoint_id), done))
         self.source.mailbox.put(lambda: self.source.trigger(checkpoint_id))
         return done
 
     def acknowledge(self, checkpoint_id: int, **part: Any) -> None:
-        """A task's part of a checkpoint, on its way to the coordinator."""
+        """Pass a task's part of a checkpoint on to the coordinator."""
         self.call(lambda: self.coordinator.acknowledge(checkpoint_id, **part))
 
     def close(self) -> Counter[str]:
@@ -374,7 +378,7 @@ class Job:
 
 
 def main() -> None:
-    """A slow consumer, a checkpoint, a kill, a restart."""
+    """Show a slow consumer, a checkpoint, a kill and a restart."""
     words = ["to", "be", "or", "not", "to", "be"] * 100
     coordinator = Coordinator()
     permits = threading.Semaphore(0)  # one for each word that may be counted

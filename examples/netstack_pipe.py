@@ -32,7 +32,7 @@ PARTITION = ResultPartitionID(
 
 
 def network(secret: bytes) -> StandaloneNetwork:
-    """The network of one process: 64 MiB of buffers, and an event loop on its own thread.
+    """Return the network of one process: 64 MiB of buffers, and an event loop on its own thread.
 
     Both processes prove that they know the secret.
     """

@@ -2,6 +2,8 @@
 
 Each subtask makes its readings batch by batch.  A function of batches drops failed readings and converts Fahrenheit to
 Celsius; the rest is built in.  ``emit="batch"``: one row per sensor and batch instead of one per reading.
+
+Run it: ``python examples/sensor_columns.py``.
 """
 
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ TEMPERATURES = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
 
 
 def readings(subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
-    """The readings of one subtask; every thousandth failed, and is null."""
+    """Yield the readings of one subtask; every thousandth failed, and is null."""
     rng = np.random.default_rng(subtask)
     for _ in range(NUM_READINGS // parallelism // BATCH_ROWS):
         sensors = rng.integers(0, len(SENSORS), BATCH_ROWS)

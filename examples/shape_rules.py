@@ -4,6 +4,8 @@ state.
 A rule names two shapes.  It matches where an item of the second shape follows one of the first shape among the items of
 one colour.  Every subtask sees every rule; each colour's items are in one subtask.  The shapes that a colour had are
 kept, so that a rule that comes late is held against them, too: the matches do not depend on which stream is faster.
+
+Run it: ``python examples/shape_rules.py``.  It prints a table of the matches.
 """
 
 from collections.abc import Iterator
@@ -35,7 +37,9 @@ SHAPES = ListStateDescriptor("shapes", Types.STRING())
 
 
 class MatchRules(KeyedBroadcastProcessFunction):
-    """Emits name of the rule, colour, and the number of the item that completed the match among those of its colour."""
+    """Emits the name of the rule, the colour, and the number of the item that completed the match among the items of
+    its colour.
+    """
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the state of a colour."""
@@ -69,7 +73,7 @@ class MatchRules(KeyedBroadcastProcessFunction):
 
 
 def build(env: StreamExecutionEnvironment) -> DataStream:
-    """The matches: name of the rule, colour, number of the item."""
+    """Return the matches: name of the rule, colour, number of the item."""
     items = env.from_collection(ITEMS).set_parallelism(1).key_by(lambda item: item[0])
     rules = env.from_collection(SENT_RULES).set_parallelism(1).broadcast(RULES)
     return items.connect(rules).process(MatchRules())

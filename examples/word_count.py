@@ -48,17 +48,17 @@ class InputError(Exception):
 
 
 def split(line: str) -> list[tuple[str, int]]:
-    """The words of a line, each with the count 1."""
+    """Return the words of a line, each with the count 1."""
     return [(word, 1) for word in _WORD.findall(line.lower())]
 
 
 def word_of(pair: tuple[str, int]) -> str:
-    """The key: the word."""
+    """Return the word: the key."""
     return pair[0]
 
 
 def build(env: StreamExecutionEnvironment, files: Sequence[str]) -> DataStream:
-    """The stream of final counts: lines -> words -> the sum per word."""
+    """Return the stream of final counts: lines -> words -> the sum per word."""
     builder = FileSource.for_record_stream_format(StreamFormat.text_line_format(), *files)
     # Counts do not depend on the order of lines, so both subtasks may read parts of one large file.
     source = builder.set_split_size(SPLIT_BYTES).build()
@@ -71,7 +71,7 @@ def build(env: StreamExecutionEnvironment, files: Sequence[str]) -> DataStream:
 
 
 def find_files(inputs: Sequence[Path]) -> list[str]:
-    """The files to read: those given, and all ``*.py`` and ``*.txt`` files below the folders given.
+    """Return the files to read: the given ones, and all ``*.py`` and ``*.txt`` files below the given folders.
 
     Raises:
         InputError: a path is missing, unreadable or of another kind, or a folder has no such file.
@@ -88,7 +88,7 @@ def find_files(inputs: Sequence[Path]) -> list[str]:
 
 
 def default_inputs() -> list[str]:
-    """The source files of the standard library, without installed packages."""
+    """Return the source files of the standard library, without installed packages."""
     library = Path(sysconfig.get_path("stdlib"))
     found = [file for file in _files_below(library) if not {"site-packages", "dist-packages"} & set(file.parts)]
     return [str(file) for file in found if file.suffix == ".py" and os.access(file, os.R_OK)]
@@ -195,7 +195,7 @@ def progress_of(document: dict[str, Any]) -> tuple[int, float]:
 
 
 def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
-    """A table of the most frequent words."""
+    """Return a table of the most frequent words."""
     table = Table("#", "word", "count", title=f"the {min(top, len(counts))} most frequent words", min_width=32)
     table.columns[0].justify = table.columns[2].justify = "right"
     for rank, (word, count) in enumerate(counts[:top], start=1):
@@ -204,7 +204,7 @@ def top_table(counts: Sequence[tuple[str, int]], top: int) -> Table:
 
 
 def task_rows(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Name and counters of every subtask, under the names that are shown."""
+    """Yield name and counters of every subtask, under the names that are shown."""
     for vertex in document["vertices"]:
         for subtask in vertex["subtasks"]:
             metrics = subtask["metrics"]
@@ -227,7 +227,7 @@ def task_rows(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def task_table(document: dict[str, Any]) -> Table:
-    """A table of what each subtask read (first line) and wrote (second line), and how it spent its time."""
+    """Return a table of what each subtask read (first line) and wrote (second line), and how it spent its time."""
     table = Table("task", "", title="tasks", show_lines=True)
     for name in ("records", "bytes", "buffers", "credits granted", "ms idle", "ms busy", "ms backpressured"):
         table.add_column(name, justify="right")
@@ -239,7 +239,7 @@ def task_table(document: dict[str, Any]) -> Table:
 
 
 def task_lines(document: dict[str, Any]) -> Iterator[str]:
-    """The same as lines for a narrow terminal."""
+    """Return the contents of ``task_table`` as lines for a narrow terminal."""
     for name, counters in task_rows(document):
         yield name.replace("\n", ", ")
         texts = [f"{count:,} {what}" for what, count in counters.items()]
@@ -323,7 +323,7 @@ def count_on(
 
 
 def kill_after_first(results: Iterator[tuple[str, int]], kill: Callable[[], None]) -> Iterator[tuple[str, int]]:
-    """All results; calls ``kill`` after the first one, which shows that a checkpoint is complete."""
+    """Yield all results; call ``kill`` after the first one, which shows that a checkpoint is complete."""
     for first in results:
         kill()
         yield first
@@ -399,7 +399,7 @@ class LoopbackCluster:
 
 
 def child_pids() -> list[int]:
-    """The processes that this program has started; Linux."""
+    """Return the processes that this program has started (Linux only)."""
     return sorted(
         int(pid)
         for children in Path("/proc/self/task").glob("*/children")

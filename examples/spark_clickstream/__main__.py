@@ -74,7 +74,7 @@ class Outcome:
 
 @contextmanager
 def spark_session(master: str) -> Iterator[SparkSession]:
-    """A small Spark session on loopback; its workers can import this example and flowlet."""
+    """Return a small Spark session on loopback; its workers can import this example and flowlet."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -161,7 +161,7 @@ class Watch:
 
 
 def gate_metrics(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The counters of the tasks that own the gate; ``rows``: what it passed to the next operator."""
+    """Return the counters of the tasks that own the gate; ``rows``: how many the gate passed to the next operator."""
     metrics = [subtask["metrics"] for subtask in document["vertices"][0]["subtasks"]]
     return [each | {"rows": each["operators"][0]["num_records_out"] if each["operators"] else 0} for each in metrics]
 

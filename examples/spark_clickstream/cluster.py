@@ -22,8 +22,8 @@ class RunningCluster:
 
 @contextmanager
 def local_cluster(folder: Path, num_task_managers: int) -> Iterator[RunningCluster]:
-    """One JobManager and some TaskManagers with one slot each; they end with the ``with`` block, and leave their logs
-    in ``folder``.
+    """Start a JobManager and some TaskManagers with one slot each; they end with the ``with`` block, and leave their
+    logs in ``folder``.
     """
     secret_file = folder / "secret"
     with ExitStack() as stack:

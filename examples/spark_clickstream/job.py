@@ -31,7 +31,7 @@ ALERTS = OutputTag("alerts")
 
 
 class RunningFigures(KeyedProcessFunction):
-    """Emits after each event how often its user has clicked and bought, and for how much; alerts about bursts go to a
+    """Emits after each event how often its user has clicked and bought, and for how much.  Alerts about bursts go to a
     side output.
     """
 
@@ -56,7 +56,7 @@ class RunningFigures(KeyedProcessFunction):
 
 
 def user_of(event: Row) -> Any:
-    """The key of an event."""
+    """Return the key of an event."""
     return event[0]
 
 

@@ -20,7 +20,7 @@ COLUMNS = ("user", "at_us", "event", "kind", "cents", "country")
 
 
 def clean_events(spark: SparkSession, raw: Path) -> DataFrame:
-    """Clicks and purchases of known users, without duplicates, at possible times."""
+    """Return clicks and purchases of known users, without duplicates, at possible times."""
     users = spark.read.parquet(str(raw / "users")).dropDuplicates(["user"])
     clicks = spark.read.parquet(str(raw / "clicks")).withColumns(
         {"kind": F.lit(CLICK), "cents": F.lit(None).cast("bigint")}
@@ -34,16 +34,15 @@ def clean_events(spark: SparkSession, raw: Path) -> DataFrame:
 
 
 def in_order(events: DataFrame, num_partitions: int) -> DataFrame:
-    """All events of a user in one partition; each partition ordered by time."""
+    """Put all events of a user into one partition, and order each partition by time."""
     return events.repartition(num_partitions, "user").sortWithinPartitions("at_us", "event")
 
 
 def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Callable[[Iterable[Any]], None]:
-    """Wrap ``push``: appends to each row the time at which it is taken.
+    """Wrap ``push`` so that it appends to each row the time at which the row is taken.
 
     ``rows_per_s``: per partition, as if people were clicking now; 0: as fast as the flowlet job accepts rows.  Then
-        rows, and so alerts,
-    wait in the buffers on the way.
+        rows, and so alerts, wait in the buffers on the way.
     """
 
     def rows_with_time(rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -80,7 +79,7 @@ def own_figures(events: DataFrame) -> DataFrame:
 
 
 def own_alerts(events: DataFrame) -> DataFrame:
-    """The clicks that end a run of ``BURST_CLICKS`` within ``BURST_US``: user, event, microseconds."""
+    """Return the clicks that end a run of ``BURST_CLICKS`` within ``BURST_US``: user, event, microseconds."""
     in_time = Window.partitionBy("user").orderBy("at_us", "event")
     took_us = F.col("at_us") - F.lag("at_us", BURST_CLICKS - 1).over(in_time)
     return (
@@ -91,6 +90,6 @@ def own_alerts(events: DataFrame) -> DataFrame:
 
 
 def differences(expected: DataFrame, found: DataFrame) -> DataFrame:
-    """Rows that only one of the two has, or has more often, with the side that has them."""
+    """Return the rows that only one of the two has, or has more often, with the side that has them."""
     missing = expected.exceptAll(found).select(F.lit("missing").alias("what"), "*")
     return missing.unionByName(found.exceptAll(expected).select(F.lit("unexpected").alias("what"), "*"))
