@@ -5,7 +5,7 @@ Side:  any.
 
 ``--peers`` runs the systems that users would pick instead on our work, in turns with ours, and prints ratios;
 ``--peers=flink,bytewax`` only these.  ``--quick`` makes the cases that know it as short as they can be: their figures
-mean nothing, what they check holds.  Most cases have options of their own: ``python -m bench transport --help-case``.
+mean nothing, their checks hold.  Most cases have options of their own: ``python -m bench transport --help-case``.
 
 ``python -m bench all --peers --markdown bench/RESULTS.md`` runs every case and writes a page with all figures.
 ``python -m bench check --against REVISION`` measures this checkout and a clone of that revision in turns, and fails if
@@ -35,7 +35,7 @@ PEERS: Final = (*word_peers.NAMES, "by-hand")  # of which other cases have some
 
 @dataclass(frozen=True)
 class Case:
-    """How a case is called; its module is named as the case is, with an underscore for a hyphen.
+    """How a case is called; its module has the name of the case, with an underscore for a hyphen.
 
     ``takes``: which of the options that several cases share (quick, peers) its ``run`` has; a module with
         ``parse_options`` has more.
@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    """The shared options, and what is left for the case."""
+    """Return the shared options, and the rest of the arguments for the case."""
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -169,7 +169,7 @@ def shared_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def write(result: Result, file: Path | None) -> None:
-    """To standard output, and to the file."""
+    """Write the results to standard output and to the file."""
     line = result.to_json()
     print(line, flush=True)
     if file is not None:

@@ -2,10 +2,10 @@
 
 Side:    any; the source runs inside the TaskManagers.
 Job:     pairs (an int, a text of 1,000 characters) -> by key -> count of each key -> one record with the numbers of
-         keys and pairs.  Three stages: every pair is written by its producer, read, sorted by key (in files, but for
-         what ``execution.sorted-inputs.memory`` holds) and read again.
+         keys and pairs.  Three stages: every pair is written by its producer, read, sorted by key (in files, except
+         for the part that ``execution.sorted-inputs.memory`` holds) and read again.
 Cluster: two TaskManagers of one slot each, whose resident memory is sampled.
-Proof:   every pair is counted once, and every key comes out once.
+Proof:   every pair is counted once, and every key is emitted once.
 """
 
 import argparse

@@ -35,14 +35,14 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def run(num_runs: int, *, quick: bool = False, seconds: float = SECONDS) -> list[Result]:
-    """All numbers of channels in turns."""
+    """Measure all numbers of channels in turns."""
     return compare(
         [contender(number, QUICK_SECONDS if quick else seconds, is_quick=quick) for number in CASES], num_runs, "GB/s"
     )
 
 
 def contender(num_channels: int, seconds: float, *, is_quick: bool) -> Contender:
-    """One number of channels; one channel is what the others are compared with."""
+    """Return the contender with one number of channels; the others are compared with the one that has one channel."""
     setting = replace(CASES[num_channels], cpus=cores(), compare_all=is_quick)
 
     def run_once() -> Run:

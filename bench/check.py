@@ -77,12 +77,12 @@ class Comparison:
 
 
 def is_slower(ratios: Sequence[float]) -> bool:
-    """Whether the median of the ratios is below what is allowed."""
+    """Whether the median of the ratios is below the allowed one."""
     return statistics.median(ratios) < MIN_RATIO
 
 
 def ratio(now: Figure, before: Figure) -> float:
-    """How much better ``now`` is: 1.1 is ten percent."""
+    """Return how much better ``now`` is: 1.1 is ten percent."""
     return now.value / before.value if now.more_is_better else before.value / now.value
 
 
@@ -129,7 +129,7 @@ def add_pair(found: dict[str, Comparison], now: Sequence[Figure], before: Sequen
 
 
 def clone(revision: str, folder: Path, *, is_beside: bool = False) -> Path:
-    """A checkout of the revision; with those of today's modules of bench that it lacks, such as the gauges.
+    """Clone the revision, and add today's modules of bench that it lacks, such as the gauges.
 
     ``is_beside``: with today's gauges in any case, since those of older revisions give no CPU seconds.
 
@@ -220,7 +220,7 @@ def run(options: argparse.Namespace, *, quick: bool = False) -> Iterator[Result]
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """One line per figure, the worst first, and what the pairs decided."""
+    """Print one line per figure, the worst first, and the decision of the pairs."""
     comparisons = sorted(
         (Comparison(result.name, list(result.runs)) for result in results), key=lambda each: each.median
     )

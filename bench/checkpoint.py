@@ -49,7 +49,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Some numbers, separated by commas."""
+    """Return the numbers of a text that separates them by commas."""
     return tuple(map(int, text.split(",")))
 
 
@@ -62,7 +62,7 @@ def run(
     records: int = NUM_RECORDS,
     interval_ms: int = INTERVAL_MS,
 ) -> list[Result]:
-    """Both parts for each number of keys, with checkpoints and without, in turns."""
+    """Measure both parts for each number of keys, with checkpoints and without, in turns."""
     if quick:
         keys, records, interval_ms = QUICK_KEYS, QUICK_RECORDS, QUICK_INTERVAL_MS
     results: list[Result] = []
@@ -75,7 +75,7 @@ def run(
 
 
 def throughput(num_runs: int, num_keys: int, num_records: int, interval_ms: int) -> list[Result]:
-    """With checkpoints and without, and the ratio."""
+    """Measure the rate with checkpoints and without, and their ratio."""
     with_them, without = CountedKeys(num_keys, num_records, interval_ms), CountedKeys(num_keys, num_records, None)
     details = {"num_keys": num_keys, "num_records": num_records}
     contenders = [
@@ -86,7 +86,7 @@ def throughput(num_runs: int, num_keys: int, num_records: int, interval_ms: int)
 
 
 def latency(num_runs: int, num_keys: int, interval_ms: int, seconds: float) -> list[Result]:
-    """With checkpoints and without."""
+    """Measure the latency with checkpoints and without."""
     intervals = {f"every {interval_ms} ms": interval_ms, "none": None}
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in intervals}
     for order in orders(list(intervals), num_runs):

@@ -23,7 +23,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class ProcessError(Exception):
-    """A process did not do what was expected in time; the message holds what it printed."""
+    """A process did not do in time what was expected; the message has its output."""
 
 
 class Process:
@@ -137,7 +137,7 @@ class Process:
         """Wait for its end.
 
         Raises:
-            ProcessError: it failed, or still runs after ``timeout_s``; the message holds what it printed.
+            ProcessError: it failed, or still runs after ``timeout_s``; the message has its output.
         """
         if code := self.wait(timeout_s):
             raise ProcessError(

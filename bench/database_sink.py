@@ -49,7 +49,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def run(num_runs: int, *, quick: bool = False, rows: int = NUM_ROWS, postgresql: str | None = None) -> list[Result]:
-    """Each database: both guarantees in turns with the bare driver."""
+    """Measure each database: both guarantees in turns with the bare driver."""
     records = [(number, f"the name of row {number}") for number in range(QUICK_ROWS if quick else rows)]
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as folder:

@@ -43,8 +43,8 @@ class Edit:
 class FastPath:
     """One path.
 
-    ``modules``: exist for it alone or mostly.  ``figure``: is in the names of the gauge's figures that count, of which
-    the worst is told.  ``by_cpu``: False: the figure itself is compared, and both sides run in turns.
+    ``modules``: exist for it alone or mostly.  ``figure``: is in the names of the gauge's figures that count; the worst
+    of them is reported.  ``by_cpu``: False: the figure itself is compared, and both sides run in turns.
     """
 
     name: str
@@ -212,7 +212,7 @@ def edited(checkout: Path, path: FastPath) -> Path:
 
 
 def compared(path: FastPath, num_pairs: int, *, quick: bool = False) -> list[Comparison]:
-    """How much better each figure of the path's gauge is with the path."""
+    """Return how much better each figure of the path's gauge is with the path."""
     with tempfile.TemporaryDirectory(prefix="flowlet-fast-path-") as name:
         folder = Path(name).resolve()
         without = edited(clone("HEAD", folder, is_beside=True), path)
@@ -225,7 +225,7 @@ def compared(path: FastPath, num_pairs: int, *, quick: bool = False) -> list[Com
 
 
 def results_of(paths: Sequence[FastPath], num_pairs: int, *, quick: bool = False) -> Iterator[tuple[FastPath, Result]]:
-    """One path after the other; the worst of its figures."""
+    """Measure one path after the other; yield the worst figure of each."""
     for path in paths:
         worst = min(compared(path, num_pairs, quick=quick), key=lambda each: each.median)
         yield path, Result(f"fast path: {path.name}", "x", worst.ratios, {"figure": worst.name})

@@ -144,7 +144,7 @@ def cpu_s() -> float:
 
 
 def with_cpu_s(figures: Iterable[Figure]) -> Iterator[Figure]:
-    """The figures, each with its own CPU seconds, or else with those since the one before it."""
+    """Yield the figures, each with its own CPU seconds, or else with the CPU seconds since the previous one."""
     start_s = cpu_s()
     for figure in figures:
         end_s = cpu_s()

@@ -61,12 +61,12 @@ class EndlessSource(Source):
     is_bounded = False
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """One reader per subtask."""
+        """Return one reader per subtask."""
         return EndlessReader()
 
 
 class StallingConsumer(StreamOperator):
-    """Blocks in the operating system at its first chunk until somebody writes into ``release``; says so through
+    """Blocks in the operating system at its first chunk until ``release`` is written to; says so through
     ``stalled``.
     """
 
@@ -146,18 +146,18 @@ def rate_between(samples: list[tuple[int, int]], start_ns: int, end_ns: int) -> 
 
 
 def wait_for_fifo(fifo: int) -> None:
-    """Until somebody wrote into it."""
+    """Wait until the FIFO was written to."""
     readable, _, _ = select.select([fifo], [], [], START_TIMEOUT_S)
     if not readable:
         raise TimeoutError("the stalling consumer was not reached in time")
 
 
 def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> Sample:
-    """The rate of consumer 2 in a fresh cluster.
+    """Return the rate of consumer 2 in a fresh cluster.
 
     Raises:
-        JobExecutionError: a record was not what it should be.
-        WrongOutputError: there were none.
+        JobExecutionError: a record is wrong.
+        WrongOutputError: there were no records.
     """
     progress, stalled, release = folder / "progress", folder / "stalled", folder / "release"
     for fifo in (stalled, release):
@@ -195,8 +195,8 @@ def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> 
 
 
 def compare(folder: Path, window_s: float) -> tuple[list[Sample], Sample]:
-    """One window beside a stalled consumer, and one alone before and after it: a shared machine is not equally quick
-    all the time.
+    """Measure one window beside a stalled consumer, and one alone before and after it: the speed of a shared machine
+    varies.
     """
     samples = []
     for name, is_beside in (("alone", False), ("beside", True), ("alone again", False)):

@@ -54,7 +54,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def run(num_runs: int, *, quick: bool = False, rows: int = NUM_ROWS, servers: str | None = None) -> list[Result]:
-    """Both ends, each in turns with the bare client."""
+    """Measure both ends, each in turns with the bare client."""
     from tests.kafka.brokers import TestCluster, tansu_broker  # with the clients, which the other cases do not need
 
     records = [f"the name of row {number}" for number in range(QUICK_ROWS if quick else rows)]

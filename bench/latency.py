@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """For the result."""
+        """The name of the case in the result."""
         neighbour = " beside CPU-bound tasks" if self.has_neighbours else ""
         mode = f", task threads {self.task_scheduling}" if self.task_scheduling != "normal" else ""
         awake = ", cores kept awake" if self.is_kept_awake else ""
@@ -102,7 +102,7 @@ QUICK_SETTINGS: Final = (SETTINGS[0], SETTINGS[2], SETTINGS[-1])
 
 
 class PacedReader:
-    """One record per chunk, at its time; a reader that is late gives the next ones at once."""
+    """Gives one record per chunk, at its time; a reader that is late gives the next ones at once."""
 
     def __init__(self, num_records: int) -> None:
         self._num_records = num_records
@@ -139,7 +139,7 @@ class PacedSource(Source):
 
 
 class Latencies(MapFunction):
-    """Collects latencies; writes them into a file at the end.  What it gives is of no use."""
+    """Collects latencies; writes them into a file at the end.  Its own output is of no use."""
 
     def __init__(self, report: Path) -> None:
         self._report = report
@@ -155,7 +155,7 @@ class Latencies(MapFunction):
         self._sent_ns.append(sent_ns)
 
     def close(self) -> None:
-        """All records arrived; the file appears whole or not at all."""
+        """Write the file, whole or not at all: all records arrived."""
         late_ns = self._sent_ns[-1] - self._sent_ns[0] - (len(self._sent_ns) - 1) * 1_000_000_000 // RECORDS_PER_S
         partial = self._report.with_suffix(".part")
         partial.write_text(json.dumps({"latencies_ns": self._latencies_ns, "late_ms": late_ns / 1e6}), encoding="ascii")
@@ -174,7 +174,7 @@ class BusyReader:
         self._start_ns = time.monotonic_ns()
 
     def poll_chunk(self) -> Chunk | None:
-        """Some units of work, no records."""
+        """Work for some units; give no records."""
         for _ in range(UNITS_PER_POLL):
             counts: dict[str, int] = {}
             for word in self._words:
@@ -197,7 +197,7 @@ class BusySource(Source):
         self._report = report
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """One reader per subtask."""
+        """Return one reader per subtask."""
         return BusyReader(self._report)
 
 
@@ -219,7 +219,7 @@ def build(environment: StreamExecutionEnvironment, folder: Path, setting: Settin
 
 
 def measure(setting: Setting, warm_up_s: float, seconds: float) -> dict[str, Any]:
-    """One job in a fresh cluster; latencies in us.
+    """Run one job in a fresh cluster; latencies in us.
 
     Raises:
         TimeoutError: the map did not see the end in time.
@@ -266,7 +266,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 def run(
     num_runs: int, *, quick: bool = False, peers: frozenset[str] = frozenset(), seconds: float = SECONDS, only: str = ""
 ) -> list[Result]:
-    """All cases ``num_runs`` times, in another order each time."""
+    """Measure all cases ``num_runs`` times, in another order each time."""
     warm_up_s, length_s = (QUICK_SECONDS, QUICK_SECONDS) if quick else (WARM_UP_S, seconds)
     chosen = [setting for setting in (QUICK_SETTINGS if quick else SETTINGS) if re.search(only, setting.name)]
     measures: dict[str, Measure] = {setting.name: partial(measure, setting, warm_up_s, length_s) for setting in chosen}
@@ -284,7 +284,7 @@ def run(
 
 
 def measured(name: str, measure_it: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """One run, and what others did meanwhile."""
+    """Measure one run, and the load of other programs meanwhile."""
     with ForeignLoad() as load:
         sample = measure_it()
     tell(
@@ -295,7 +295,7 @@ def measured(name: str, measure_it: Callable[[], dict[str, Any]]) -> dict[str, A
 
 
 def figure(name: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> Result:
-    """One percentile of one case."""
+    """Return one percentile of one case."""
     samples = [samples_of_round[name] for samples_of_round in rounds]
     medians = {f"{each}_us": statistics.median(sample[f"{each}_us"] for sample in samples) for each in PERCENTILES}
     details = {"records_per_s": RECORDS_PER_S, "medians": medians, "samples": samples}
@@ -317,7 +317,7 @@ def compared(settings: Sequence[Setting], names: Container[str]) -> list[tuple[s
 
 
 def ratio(ours: str, theirs: str, key: str, rounds: Sequence[dict[str, dict[str, Any]]]) -> Result:
-    """Less than 1: ours is quicker."""
+    """Return the ratio of ours to theirs; less than 1: ours is quicker."""
     ratios = [samples[ours][f"{key}_us"] / samples[theirs][f"{key}_us"] for samples in rounds]
     foreign = [max(samples[ours]["foreign_cores"], samples[theirs]["foreign_cores"]) for samples in rounds]
     return Result(f"latency {ours} / {theirs}, {key}", "x", ratios, {}, foreign, versions=versions_of(theirs))

@@ -22,10 +22,10 @@ _CALIBRATION_WORDS: Final = 200_000
 
 
 class ForeignLoad:
-    """How many cores others used during a block: ``cores`` is there once it was left.
+    """Measures how many cores others used during a block; ``cores`` has the result once the block was left.
 
-    Others are all processes that do not descend from this one, and what the machine below takes (``steal``).  A child
-    that ended counts as ours once its parent waited for it; a daemon that left its parent counts as foreign.
+    Others are all processes that do not descend from this one, and the time that the hypervisor takes (``steal``).  A
+    child that ended counts as ours once its parent waited for it; a daemon that left its parent counts as foreign.
     """
 
     def __init__(self) -> None:

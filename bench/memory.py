@@ -143,7 +143,7 @@ def take_stock(producer: StandaloneNetwork) -> Held:
 
 
 def network(name: str) -> StandaloneNetwork:
-    """One of the two."""
+    """Open one of the two networks."""
     config = NetstackConfig(
         network_memory_bytes=4 * MIB, segment_size_bytes=4096, security=SecurityConfig.hmac(bytes(32))
     )
@@ -156,7 +156,7 @@ def cancel_at_once(_partition: ResultPartition, gate: SingleInputGate) -> None:
 
 
 def cancel_while_it_flows(partition: ResultPartition, gate: SingleInputGate) -> None:
-    """Some buffers were read, some are received, some are under way."""
+    """Cancel when some buffers were read, some are received, and some are under way."""
     for _ in range(8):
         partition.emit_record(bytes(4096), 0)
     partition.flush_all()
@@ -188,7 +188,7 @@ def fail(partition: ResultPartition, gate: SingleInputGate) -> None:
 
 
 def read_all(partition: ResultPartition, gate: SingleInputGate) -> None:
-    """To the end."""
+    """Read to the end."""
     partition.emit_record(bytes(5000), 0)
     partition.finish()
     while read(gate):
@@ -206,7 +206,7 @@ WAYS: Final[Sequence[Callable[[ResultPartition, SingleInputGate], None]]] = (
 
 
 def read(gate: SingleInputGate) -> bool:
-    """One buffer, and back with it; False if there was nothing left."""
+    """Read one buffer and recycle it; return False if none was left."""
     found = gate.get_next(TIMEOUT_S)
     if found is None:
         assert gate.is_finished, f"nothing came within {TIMEOUT_S} s: {gate!r}"
@@ -290,7 +290,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def run(num_runs: int, *, quick: bool = False, seconds: float = STALL_S, cycles: int = NUM_CYCLES) -> list[Result]:
-    """Both parts, ``num_runs`` times."""
+    """Measure both parts, ``num_runs`` times."""
     stalls = [stall(QUICK_STALL_S if quick else seconds) for _ in range(num_runs)]
     broken_off = [break_off(QUICK_CYCLES if quick else cycles) for _ in range(num_runs)]
     grown = [max(each["growth_bytes_per_tm"]) / MIB for each in stalls]

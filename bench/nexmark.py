@@ -90,7 +90,7 @@ def forms_of(query: str, forms: Sequence[str]) -> Sequence[str]:
 
 
 def work_of(query: str, form: str, num_events: int) -> Work:
-    """One query in one form."""
+    """Return one query in one form."""
     is_twin = form == "twin"
     make = f"bench.jobs.nexmark_events:{'nested_event' if is_twin else 'event'}"
     num_events -= num_events % 2

@@ -46,9 +46,9 @@ def _py_spy() -> Path:
 
 
 class ProfiledCluster(Cluster):
-    """A cluster whose TaskManagers are looked at from when all of them are there until the block is left.
+    """A cluster whose TaskManagers are sampled from the time when all of them are there until the block is left.
 
-    Life cycle: a context manager; after the block ``stacks`` has what was seen.
+    Life cycle: a context manager; after the block ``stacks`` has the samples.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ProfiledDeployment(Deployment):
     stacks: list[str] = field(default_factory=list)
 
     def cluster(self, folder: Path) -> Cluster:
-        """To be entered; it is looked at."""
+        """Return a cluster to be entered; its TaskManagers are sampled."""
         options = self.task_manager_options
         return ProfiledCluster(
             folder,

@@ -80,7 +80,7 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers_of_task_managers(text: str) -> tuple[int, ...]:
-    """Some numbers of TaskManagers, which share the input evenly."""
+    """Parse numbers of TaskManagers, which share the input evenly."""
     return tuple(map(int, choices(("1", "2"))(text)))
 
 
@@ -102,7 +102,7 @@ def run(
 
 
 def work_of(program: str, form: str, num_records: int) -> Work:
-    """One program in one form."""
+    """Return one program in one form."""
     make = _LINES[program][FORMS.index(form)]
     if program == "text_tuples":
         num_records //= _NUM_WORDS_LIKE
@@ -171,7 +171,7 @@ def smaller(work: Work, records_of_a_million: int) -> Work:
 
 
 def profiled(work: Work) -> list[Result]:
-    """One more run on one TaskManager: a figure per part."""
+    """Run once more on one TaskManager; return a figure per part."""
     deployment = profile_parts.ProfiledDeployment(1)
     run = checked_work.run(work, deployment)
     parts = profile_parts.ns_per_record(deployment.stacks, run, work.num_records)

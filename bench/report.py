@@ -23,7 +23,7 @@ class Result:
 
     ``foreign_cores`` says for each run how many cores other programs used meanwhile (one entry: for all of them), and
     ``calibration`` how many words per second a plain loop counted on this machine before and after (``bench/load.py``).
-    ``versions`` names what was measured beside the packages on our own data path, such as a peer.
+    ``versions`` has the versions of measured packages, such as a peer, that are not on our own data path.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Result:
     case: str = ""
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the result as one line."""
         figures = {
             "name": self.name,
             "case": self.case,

@@ -64,7 +64,7 @@ def run_rounds(contenders: Sequence[Contender], num_rounds: int) -> dict[str, li
 
 
 def compare(contenders: Sequence[Contender], num_rounds: int, unit: str) -> list[Result]:
-    """One figure per contender, and one per pair of ours and a peer: the ratio of their rates."""
+    """Return one figure per contender, and one per pair of ours and a peer: the ratio of their rates."""
     warm_ups = {contender.name: warm_up(contender) for contender in contenders if contender.warms_up}
     runs = run_rounds(contenders, num_rounds)
     figures = [
@@ -105,5 +105,5 @@ def ratios(contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]) -
 
 
 def tell(line: str) -> None:
-    """For the eye; standard output is for the objects."""
+    """Print a line for the reader; standard output is for the objects."""
     print(line, file=sys.stderr, flush=True)

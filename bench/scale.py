@@ -107,7 +107,7 @@ class OneRecordSplits(SplitSource):
         return {f"split {number}": number for number in range(self._num_splits)}
 
     def read_split(self, split: int, num_read: int) -> Iterator[int]:
-        """One number."""
+        """Yield the one number."""
         return iter([split][num_read:])
 
 
@@ -177,7 +177,7 @@ class _Brokers(KafkaBrokers):
         self._num_partitions = num_partitions
 
     def partitions(self, topics: KafkaTopics) -> list[tuple[str, int]]:
-        """All partitions, made anew as from an answer of brokers."""
+        """Return all partitions, made anew as from an answer of brokers."""
         return [("topic", number) for number in range(self._num_partitions)]
 
     def edges(self, partitions: Sequence[tuple[str, int]], kind: OffsetKind) -> dict[tuple[str, int], int]:
@@ -272,7 +272,7 @@ def valve(num_items: int) -> float:
 
 
 class TimersOfKeys(KeyedProcessFunction):
-    """Two timers per key; the first of them is deleted by the second record."""
+    """Sets two timers per key; the second record deletes the first of them."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Count."""
@@ -393,7 +393,7 @@ def lowest(works: Sequence[Callable[[], float]], num_runs: int) -> Iterator[list
 
 
 def growth_of(seconds: Sequence[float]) -> list[float]:
-    """By how much each is more than the one before."""
+    """Return by how much each time is more than the previous one."""
     return [after / max(before, 1e-9) for before, after in itertools.pairwise(seconds)]
 
 
@@ -450,10 +450,10 @@ def in_child(*arguments: str, environ: Mapping[str, str], timeout_s: float = 6 *
 
 
 def held(names: Sequence[str], minutes: float) -> list[Result]:
-    """How much more each case's process has at the end than after a tenth of the time.
+    """Return how much more memory each case's process has at the end than after a tenth of the time.
 
     Raises:
-        WrongResultError: a case ended without a figure; those that have not begun do not begin, and those that run end
+        WrongResultError: a case ended without a figure; cases that have not begun do not begin, and running ones end
             first.
     """
     pool = ThreadPoolExecutor(os.cpu_count())
@@ -464,7 +464,7 @@ def held(names: Sequence[str], minutes: float) -> list[Result]:
 
 
 def held_alone(name: str, minutes: float) -> Result:
-    """One case in a process of its own."""
+    """Hold one case in a process of its own."""
     document = in_child("hold", name, str(minutes * 60), environ=os.environ, timeout_s=minutes * 60 + _TIMEOUT_S)
     tell(
         f"scale {name}: {document['grown_mib']:+.1f} MiB of {document['mib']:.0f} after {document['num_rounds']} rounds"

@@ -55,8 +55,8 @@ def run(
 
 
 def contenders(job: Job) -> list[Contender]:
-    """The same job on two TaskManagers and, as what it is compared with, on one; with two cores a cluster pins both of
-    two by itself.
+    """Return the job on two TaskManagers and, to compare it with, on one; with two cores a cluster of two pins both by
+    itself.
     """
     one = Deployment(1, ("--pin-cpu", str(min(os.sched_getaffinity(0)))))
     details = {"num_words": job.num_words}

@@ -48,7 +48,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FrozenOrder:
-    """The same, unchanging."""
+    """An order that cannot change."""
 
     number: int
     user: str
@@ -60,7 +60,7 @@ class FrozenOrder:
 
 @dataclass(frozen=True, slots=True)
 class SlottedOrder:
-    """The same, with slots."""
+    """An order with slots."""
 
     number: int
     user: str
@@ -72,14 +72,14 @@ class SlottedOrder:
 
 @dataclass
 class Basket(Order):
-    """With lists."""
+    """An order with lists."""
 
     items: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 class OrderTuple(NamedTuple):
-    """The same as a tuple."""
+    """An order as a tuple."""
 
     number: int
     user: str
@@ -90,7 +90,7 @@ class OrderTuple(NamedTuple):
 
 
 class OrderStruct(msgspec.Struct):
-    """The same as a Struct."""
+    """An order as a Struct."""
 
     number: int
     user: str
@@ -112,7 +112,7 @@ class KeywordStruct(msgspec.Struct, kw_only=True):
 
 
 class StatedOrder(Order):
-    """Says itself what is pickled."""
+    """An order whose ``__getstate__`` says what is pickled."""
 
     def __getstate__(self) -> Any:
         return self.__dict__.copy()
@@ -182,7 +182,7 @@ ROWS: Final[dict[str, Callable[[int], Any]]] = {
 
 
 def run(num_runs: int) -> list[Result]:
-    """One figure per row, and one per row emitted."""
+    """Return one figure per row, and one per row emitted."""
     gc.disable()
     try:
         results = []

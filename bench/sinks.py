@@ -56,7 +56,7 @@ BUILDERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def run(num_runs: int, *, quick: bool = False) -> list[Result]:
-    """Each format, as a sink and bare, in turns."""
+    """Measure each format, as a sink and bare, in turns."""
     num_chunks = QUICK_CHUNKS if quick else NUM_CHUNKS
     pairs = [(number, f"text {number % 97}") for number in range(CHUNK)]
     results: list[Result] = []

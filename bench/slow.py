@@ -81,7 +81,7 @@ class Waits:
         )
 
     def of(self, figure: str) -> float | None:
-        """One of ``FIGURES``."""
+        """Return one of ``FIGURES``."""
         found: float | None = getattr(self, figure.replace(" ", "_"))
         return found
 
@@ -117,7 +117,7 @@ def run(num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(KINDS
 
 
 def owed_ms(kind: Kind, figure: str) -> float:
-    """How long it may wait."""
+    """Return how long it may wait."""
     match figure:
         case "barrier" | "end":
             return kind.unit_ms + OVERHEAD_MS
@@ -140,7 +140,7 @@ def verdict(value: float, owed: float, noise: float) -> str:
 
 
 def figures(name: str, kind: Kind, runs: Sequence[Waits], noise: Waits) -> Iterator[Result]:
-    """One result per figure that was measured."""
+    """Return one result per figure that was measured."""
     for figure in FIGURES:
         values = [(value, waits) for waits in runs if (value := waits.of(figure)) is not None]
         if not values:
@@ -166,7 +166,7 @@ def figures(name: str, kind: Kind, runs: Sequence[Waits], noise: Waits) -> Itera
 
 
 def row(name: str, waits: Waits, kind: Kind | None, noise: Waits | None) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     cells = []
     for figure in FIGURES:
         value = waits.of(figure)
@@ -188,7 +188,7 @@ def row(name: str, waits: Waits, kind: Kind | None, noise: Waits | None) -> str:
 
 
 class Clusters:
-    """One cluster after another: a job that was cut off may hold its TaskManager's slot for long."""
+    """Starts one cluster after another: a job that was cut off may hold its TaskManager's slot for long."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -243,7 +243,7 @@ class Clusters:
 
 
 def measured(clusters: Clusters, kind: Kind, *, is_quick: bool) -> Waits:
-    """One job of this kind, from its start to its cancellation."""
+    """Run one job of this kind, from its start to its cancellation."""
     clusters.get()
     with Beats.made(clusters.folder / f"beats-{time.monotonic_ns()}") as beats, woken_late() as late:
         results = clusters.collecting(kind, beats)
@@ -293,8 +293,8 @@ def measure(
 
 
 def barrier_ms(job: "WatchedJob", limit_s: float) -> float:
-    """From the trigger of a savepoint until one is complete; one that fails, such as before all tasks run, is tried
-    again.
+    """Measure from the trigger of a savepoint until one is complete; one that fails, such as before all tasks run, is
+    tried again.
     """
     start = time.monotonic()
     while (left_s := start + limit_s - time.monotonic()) > 0 and not job.has_ended():
@@ -334,7 +334,7 @@ def result_ms(received: "Received", beats: Beats, limit_s: float) -> float:
 
 
 def cancel_ms(job: "WatchedJob", beats: Beats, limit_s: float) -> tuple[float, float]:
-    """From ``cancel()`` to the end of the job, and to the start of the last call of the function."""
+    """Measure from ``cancel()`` to the end of the job, and to the start of the last call of the function."""
     start_ns = time.monotonic_ns()
     job.cancel()
     has_ended = wait_until(job.has_ended, limit_s)
@@ -358,7 +358,7 @@ class WatchedJob:
         return JobStatus[self._document()["state"]].is_globally_terminal_state()
 
     def num_restarts(self) -> int:
-        """How often it has restarted."""
+        """Return how often the job has restarted."""
         number: int = self._document()["numRestarts"]
         return number
 
@@ -407,7 +407,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 @contextmanager
 def woken_late() -> Iterator[list[float]]:
-    """How late a thread wakes at worst, in ms, that sleeps for a millisecond all the time; known at the end of the
+    """Measure how late a thread wakes at worst, in ms, that always sleeps for a millisecond; known at the end of the
     block.
     """
     late, is_over = [0.0], threading.Event()

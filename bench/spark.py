@@ -72,7 +72,7 @@ while True:
 
 
 def run(num_runs: int, *, quick: bool = False) -> list[Result]:
-    """All five in turns; none where Spark is not installed."""
+    """Measure all five in turns; return no results where Spark is not installed."""
     if (missing := why_missing()) is not None:
         tell(f"spark is left out: {missing}")
         return []
@@ -182,12 +182,14 @@ def actions(df: Any, jobmanager: str, port: int) -> dict[str, Callable[[], None]
 
 
 def count_rows(rows: Iterator[Any]) -> None:
-    """In a worker: look at every row, do nothing with it."""
+    """Look at every row, in a worker, and do nothing with it."""
     sum(1 for _ in rows)
 
 
 def pushing(port: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For a worker: batches as an Arrow stream into a socket, until the other end has read all of it."""
+    """Return a function for workers: it sends batches as an Arrow stream into a socket, until the other end has read
+    them all.
+    """
 
     def push(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -208,7 +210,7 @@ def pushing(port: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def timed(action: Callable[[], None], num_rows: int) -> Callable[[], Run]:
-    """One run of it."""
+    """Measure one run of ``action``."""
 
     def once() -> Run:
         with ForeignLoad() as load:
@@ -221,7 +223,7 @@ def timed(action: Callable[[], None], num_rows: int) -> Callable[[], Run]:
 
 
 def figures(runs: dict[str, list[Run]], num_rows: int) -> list[Result]:
-    """One per contender, and the two ratios."""
+    """Return one figure per contender, and the two ratios."""
     from pyspark import __version__
 
     versions = {"pyspark": __version__}

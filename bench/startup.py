@@ -70,10 +70,10 @@ class Cost:
 
 
 def measure(parallelism: int) -> dict[str, Any]:
-    """One program.
+    """Run one program.
 
     Raises:
-        WrongOutputError: it found something else.
+        WrongOutputError: its result is wrong.
     """
     command = [sys.executable, "-m", "bench.jobs.trivial", str(parallelism)]
     with ForeignLoad() as load:
@@ -109,7 +109,9 @@ def measure_cost(command: list[str], variables: Mapping[str, str]) -> Cost:
 
 
 def run(num_runs: int) -> list[Result]:
-    """Both programs in turns, after one run of each that fills the caches of the file system; then the ratios."""
+    """Measure both programs in turns, after one run of each that fills the caches of the file system; then the
+    ratios.
+    """
     for parallelism in CASES.values():
         measure(parallelism)
     rounds = [{name: measure(CASES[name]) for name in order} for order in orders(list(CASES), num_runs)]

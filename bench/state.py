@@ -65,7 +65,7 @@ def run(
     keys: int = NUM_KEYS,
     words: int = NUM_WORDS,
 ) -> list[Result]:
-    """All parts."""
+    """Measure all parts."""
     results = []
     if "words" in parts:
         job = Job(num_words=QUICK_WORDS if quick else words, made_words=QUICK_WORDS // 4 if quick else MADE_WORDS)
@@ -81,7 +81,7 @@ def run(
 
 
 def count_words(num_runs: int, sizes: Job, *, has_pyflink: bool) -> list[Result]:
-    """Each form beside ``called`` on the heap, and PyFlink."""
+    """Measure each form beside ``called`` on the heap, and PyFlink."""
     jobs = [replace(sizes, form=form) for form in ("called", *FORMS)]
     jobs.append(replace(sizes, form="sum"))
     jobs += [replace(sizes, form=form, is_in_rocksdb=True) for form in ("called", "sum", "state")]
@@ -104,7 +104,7 @@ def count_words(num_runs: int, sizes: Job, *, has_pyflink: bool) -> list[Result]
 
 
 def aggregate(rows: aggregated_rows.Rows, num_runs: int) -> list[Result]:
-    """One form on the heap and in RocksDB, in turns."""
+    """Measure one form on the heap and in RocksDB, in turns."""
     rates: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
     for _ in range(num_runs):
         for backend, found in rates.items():

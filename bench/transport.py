@@ -88,7 +88,7 @@ class Sample:
         return (sum(self.user_s) + sum(self.system_s)) / (self.num_bytes / 1e9)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the details of a result."""
+        """Return the sample for the details of a result."""
         return asdict(self) | {"gb_per_s": self.gb_per_s, "cpu_s_per_gb": self.cpu_s_per_gb}
 
 
@@ -108,10 +108,10 @@ def event(process: Process, key: str, timeout_s: float) -> dict[str, Any]:
 
 
 def measure(case: str, setting: Setting, seconds: float, profile: Path | None = None) -> Sample:
-    """One run in two fresh processes.
+    """Run one case in two fresh processes.
 
     Raises:
-        ProcessError: one of them failed; the message holds what it printed.
+        ProcessError: one of them failed; the message has its output.
         MismatchError: not everything that was sent arrived.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -177,8 +177,8 @@ def start_profilers(stack: ExitStack, folder: Path, case: str, pids: dict[str, i
 
 
 def orders(cases: Sequence[str], num_rounds: int) -> list[list[str]]:
-    """For each round all cases: rotated, so that nobody always runs first, and every second round backwards, so that
-    neighbours change.
+    """Return the order of the cases in each round: rotated, so that no case always runs first, and backwards in every
+    second round, so that neighbours change.
     """
     rng = random.Random(1)
     found = []
@@ -190,7 +190,7 @@ def orders(cases: Sequence[str], num_rounds: int) -> list[list[str]]:
 
 
 def cores() -> tuple[int, int] | None:
-    """One for each side, if there are two."""
+    """Return a core for each side, if there are two."""
     usable = sorted(os.sched_getaffinity(0))
     return (usable[0], usable[1]) if len(usable) > 1 else None
 

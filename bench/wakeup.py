@@ -6,8 +6,8 @@ Wake-ups:   a one-input ``StreamTask`` has nothing to do: its default action is 
             producer pauses between two records, so that the task parks again.  The figure is the median time from "the
             data is at the gate" (``last_activity_ns`` of the channel) to "the default action runs"; other percentiles,
             and the time from "sent" to "the default action runs", are in the details.  Switch interval and garbage
-            collector are those of a TaskManager.
-Idle:       tasks as above that never get a record.  The figure is the CPU time of their threads per task and hour.  The
+            collector are set as in a TaskManager.
+Idle:       such tasks that never get a record.  The figure is the CPU time of their threads per task and hour.  The
             details say how often a thread ran at all: the mailbox parks in slices of one second (Flink's), so about
             once per second.
 Proof:      every record arrives once, in order; a sample counts only if the task had parked since the last one and its
@@ -166,7 +166,7 @@ def observe(tasks: Sequence[ProbedTask], seconds: float) -> dict[str, Any]:
 
 
 def work_done(task: ProbedTask) -> tuple[int, int, int]:
-    """How often it ran its default action, ran a mail and parked."""
+    """Return how often the task ran its default action, ran a mail and parked."""
     return task.num_actions, task.mailbox_processor.num_mails_processed, task.mailbox.statistics().num_parks
 
 
@@ -177,7 +177,7 @@ def cpu_ns(task: ProbedTask) -> int:
 
 
 def num_switches(task: ProbedTask) -> int:
-    """How often its thread gave up the core to wait for something."""
+    """Return how often the task's thread gave up the core to wait."""
     status = Path(f"/proc/self/task/{task.thread.native_id}/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
 
@@ -204,7 +204,7 @@ def run(
     idle_tasks: int = NUM_IDLE_TASKS,
     idle_seconds: float = IDLE_S,
 ) -> list[Result]:
-    """All three, ``num_runs`` times."""
+    """Measure all three, ``num_runs`` times."""
     num_skipped, num_records = (0, QUICK_WAKEUPS) if quick else (NUM_SKIPPED, NUM_SKIPPED + wakeups)
     ways = {"by a thread": wake_by_thread, "by a process, over TCP": wake_by_process}
     results = []

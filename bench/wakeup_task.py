@@ -79,9 +79,9 @@ class _NoteArrivals(StreamOperator):
 
 
 class ProbedTask(GateFedStreamTask):
-    """A stream task that notes when its default action runs, and what brought it to run.
+    """A stream task that notes when its default action runs, and what made it run.
 
-    Threading: ``start``, ``join``, ``stop`` and what they return: the thread that made it.
+    Threading: ``start``, ``join``, ``stop`` and their results belong to the thread that made it.
     """
 
     def __init__(self, network: StandaloneNetwork, connection: ConnectionID | None, subpartition: int = 0) -> None:
@@ -117,7 +117,7 @@ class ProbedTask(GateFedStreamTask):
         super()._run_default_action(controller)
 
     def note(self, number: int, sent_ns: int) -> None:
-        """One record; task thread."""
+        """Note one record; task thread."""
         assert number == len(self.samples), f"record {number} arrived as number {len(self.samples)}"
         self.samples.append((sent_ns, self._at_gate_ns, self._action_ns, self.mailbox.statistics().num_parks))
 

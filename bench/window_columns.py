@@ -55,7 +55,7 @@ class Work:
     slide_ms: int = WINDOW_MS
 
     def table(self, num_rows: int) -> Any:
-        """All rows."""
+        """Return the table of all rows."""
         rng = np.random.default_rng(7)
         keys = rng.integers(0, self.num_keys, num_rows)
         times = np.arange(num_rows) // ROWS_PER_MS
@@ -76,7 +76,7 @@ WORKS: Final = (
 
 
 def run(num_runs: int, *, quick: bool = False) -> list[Result]:
-    """Each work in kernels and by hand, in turns, and the first one as a job."""
+    """Measure each work in kernels and by hand, in turns, and the first one as a job."""
     num_rows = _QUICK_ROWS if quick else NUM_ROWS
     results = []
     for work in WORKS:
@@ -167,7 +167,7 @@ def ready_batches(_subtask: int, _parallelism: int) -> list[Any]:
 
 
 def check_total(total: int, table: Any, num_windows: int) -> None:
-    """The sums of all windows are those of the rows, each as often as it has windows."""
+    """Check that the sums of all windows add up to the sum of the rows, each as often as it has windows."""
     expected = num_windows * int(table.column("v").to_numpy().sum())
     if total != expected:
         raise WrongOutputError(f"the sums of all windows add up to {total}, not {expected}")

@@ -104,7 +104,7 @@ def run(
 
 
 def work_of(way: str, form: str, num_keys: int, num_records: int) -> Work:
-    """One way with called functions."""
+    """Return one way with called functions."""
     is_twin = form == "twin"
     return Work(
         name_of(way, form, num_keys),
@@ -117,7 +117,7 @@ def work_of(way: str, form: str, num_keys: int, num_records: int) -> Work:
 
 
 def name_of(way: str, form: str, num_keys: int) -> str:
-    """For the figure."""
+    """Return the name of the figure."""
     return f"windows {way}, {num_keys:,} keys{', twin' if form == 'twin' else ''}"
 
 
@@ -139,7 +139,7 @@ def ours(form: str, num_keys: int, number: int, num_records: int, ways: Sequence
 def of_flink(
     cluster: FlinkCluster, form: str, num_keys: int, number: int, num_records: int, names: Collection[str]
 ) -> list[Contender]:
-    """Java, and PyFlink where its jobs are those."""
+    """Return the contenders of Flink: Java, and PyFlink if its jobs are asked for."""
     found = []
     if "flink" in names:
         rows = Rows(num_keys, num_records * _MORE_JAVA, form == "twin")
@@ -153,11 +153,11 @@ def of_flink(
 
 
 def in_java(cluster: FlinkCluster, rows: Rows, parallelism: int) -> Run:
-    """One job of ``Windows.java``, checked.
+    """Run one job of ``Windows.java`` and check it.
 
     Raises:
         FlinkError: it failed.
-        WrongOutputError: something else came out.
+        WrongOutputError: its output is wrong.
     """
     window_sum_columns.expected(rows)  # not while others are measured
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:

@@ -19,7 +19,7 @@ MODULES |= {"zmq": "zeromq", "grpc": "grpc_aio", "flight": "arrow_flight"}
 
 
 def tell(**what: Any) -> None:
-    """One line for the parent."""
+    """Print one line for the parent."""
     print(json.dumps(what), flush=True)
 
 

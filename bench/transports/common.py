@@ -41,7 +41,7 @@ class Setting:
     calls_folder: str | None = None  # count function calls, and write there which; the network stack only
 
     def to_json(self) -> str:
-        """For the command line of a child."""
+        """Return the setting for the command line of a child."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -89,7 +89,9 @@ class PayloadSource:
 
     @property
     def buffers_per_turn(self) -> int:
-        """How many go to a channel before the next one's turn: with one channel as many as raw sockets send at once."""
+        """How many buffers go to a channel before the next one's turn: with one channel as many as raw sockets send at
+        once.
+        """
         return RUN_BUFFERS if self._num_channels == 1 else 1
 
     def next_channel(self) -> int:
@@ -120,7 +122,7 @@ class Verifier:
         self._expected = _body(BUFFER_BYTES)
 
     def check(self, view: memoryview) -> None:
-        """One buffer.
+        """Check one buffer.
 
         Raises:
             WrongDataError: it is not the next one of its channel, or not whole.
@@ -147,7 +149,7 @@ class Verifier:
 
     @property
     def seconds(self) -> float:
-        """From the first buffer to the end."""
+        """The time from the first buffer to the end."""
         return (self.last_ns - self.first_ns) / 1e9
 
 
@@ -190,7 +192,7 @@ class CpuUse:
 
     @classmethod
     def now(cls) -> Self:
-        """So far."""
+        """Return the use so far."""
         use = resource.getrusage(resource.RUSAGE_SELF)
         return cls(use.ru_utime, use.ru_stime, use.ru_nvcsw + use.ru_nivcsw)
 

@@ -28,7 +28,7 @@ class _LoopProducer:
         self._stop = stop
 
     def step(self) -> None:
-        """One pass; errors end the run."""
+        """Make one pass; errors end the run."""
         try:
             self._emit()
         except BaseException as error:  # noqa: BLE001 - the loop would only log it

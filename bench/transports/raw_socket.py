@@ -51,7 +51,7 @@ def send_all(connection: socket.socket, frames: list[memoryview]) -> None:
 
 
 def consume(setting: Setting, port: int, verifier: Verifier) -> None:
-    """Parse frames in place; what is left of the last one moves to the front."""
+    """Parse frames in place; an incomplete last one moves to the front."""
     staging = memoryview(bytearray(READ_BYTES))
     unpack, header_bytes, check = HEADER.unpack_from, HEADER.size, verifier.check
     filled = 0
