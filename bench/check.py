@@ -220,7 +220,7 @@ def run(options: argparse.Namespace, *, quick: bool = False) -> Iterator[Result]
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """Print one line per figure, the worst first, and the decision of the pairs."""
+    """Return one line per figure, the worst first, and the number of slower figures."""
     comparisons = sorted(
         (Comparison(result.name, list(result.runs)) for result in results), key=lambda each: each.median
     )

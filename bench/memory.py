@@ -143,7 +143,7 @@ def take_stock(producer: StandaloneNetwork) -> Held:
 
 
 def network(name: str) -> StandaloneNetwork:
-    """Open one of the two networks."""
+    """Return one of the two networks."""
     config = NetstackConfig(
         network_memory_bytes=4 * MIB, segment_size_bytes=4096, security=SecurityConfig.hmac(bytes(32))
     )

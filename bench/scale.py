@@ -107,7 +107,7 @@ class OneRecordSplits(SplitSource):
         return {f"split {number}": number for number in range(self._num_splits)}
 
     def read_split(self, split: int, num_read: int) -> Iterator[int]:
-        """Yield the one number."""
+        """Return the split's number, unless it was read."""
         return iter([split][num_read:])
 
 

@@ -210,7 +210,7 @@ def pushing(port: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def timed(action: Callable[[], None], num_rows: int) -> Callable[[], Run]:
-    """Measure one run of ``action``."""
+    """Return a function that measures one run of ``action``."""
 
     def once() -> Run:
         with ForeignLoad() as load:

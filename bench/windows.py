@@ -139,7 +139,7 @@ def ours(form: str, num_keys: int, number: int, num_records: int, ways: Sequence
 def of_flink(
     cluster: FlinkCluster, form: str, num_keys: int, number: int, num_records: int, names: Collection[str]
 ) -> list[Contender]:
-    """Return the contenders of Flink: Java, and PyFlink if its jobs are asked for."""
+    """Return the contenders of Flink: Java; PyFlink, too, in its parallelism and without the twin."""
     found = []
     if "flink" in names:
         rows = Rows(num_keys, num_records * _MORE_JAVA, form == "twin")

@@ -64,13 +64,13 @@ _MAKE: Final[dict[str, Callable[[int], StreamOperator]]] = {
 
 
 class _Results:
-    """An output that keeps the last result of each key, or those of all windows together."""
+    """An output that keeps the last result of each key, or the sum of the results of all windows."""
 
     def __init__(self) -> None:
         self.last: Counter[str] = Counter()
 
     def collect(self, chunk: Chunk) -> None:
-        """Look at the records, of which columns make a list."""
+        """Look at the records; columns are turned into lists."""
         columns = chunk.columns
         if columns is None or columns.shape is not Shape.ROW:
             dict.update(self.last, chunk.values)  # Counter.update would add

@@ -1,12 +1,12 @@
-"""Ends of measured jobs: when the first record was made, when the last one had arrived, and the proof that all of them
-did.
+"""Ends of measured jobs: the time of the first record, the time at which the last one had arrived, and the proof that
+all of them did.
 
 Side:   any; sources and sinks run inside the TaskManagers.
 Clock:  the monotonic one of the machine, which all processes share.  A run lasts from the first poll of any source to
         the end of input at the last sink, as it does for the peers.
 Proof:  in timed runs the sinks count every record, at no cost per record, and keep the last ones: columns until the
         clock has stopped, tuples in a dictionary at once (30 ns each; to hold on to a million of them took 180).  Keys
-        come back in cycles, and what is kept covers two of them, so the last value of every key is among it
+        come back in cycles, and the kept records cover two cycles, so they have the last value of every key
         (``check_last_values``).  Sinks that look at everything (``inspects_all``) are for runs that are not timed: per
         key the increments must be exactly those of the sources, and those of one source in its order
         (``check_increments``).
@@ -76,7 +76,7 @@ class Reports:
 
     @classmethod
     def read(cls, folder: Path) -> "Reports":
-        """From the folder that the job was given."""
+        """Read them from the folder that the job was given."""
         starts = [int(file.read_text(encoding="ascii")) for file in folder.glob(f"{START_PREFIX}*")]
         sinks = [pickle.loads(file.read_bytes()) for file in sorted(folder.glob(f"{_SINK_PREFIX}*"))]
         if not starts or not sinks:
@@ -85,12 +85,14 @@ class Reports:
 
     @property
     def seconds(self) -> float:
-        """From the first record to the last."""
+        """The time from the first record to the last."""
         return self._seconds_since(self.start_ns)
 
     @property
     def seconds_from_first_output(self) -> float:
-        """From the first record at a sink to the last; for peers whose sources run before what is behind them."""
+        """The time from the first record at a sink to the last; for peers whose sources run before later operators
+        do.
+        """
         return self._seconds_since(min(sink.first_ns for sink in self.sinks))
 
     def _seconds_since(self, start_ns: int) -> float:
@@ -258,7 +260,7 @@ def check_last_values(reports: Reports, expected: Mapping[Any, Any]) -> None:
 
 
 def check_increments(reports: Reports, sources: Iterable[Mapping[Any, list[int]]]) -> None:
-    """Per key: the increments of all sources together, those of each source in its order.
+    """Check, per key, that the sinks have the increments of all sources, those of each source in its order.
 
     Args:
         reports: of sinks that looked at everything.
@@ -266,7 +268,7 @@ def check_increments(reports: Reports, sources: Iterable[Mapping[Any, list[int]]
             equal.
 
     Raises:
-        WrongOutputError: something is lost, doubled or out of order.
+        WrongOutputError: a record is lost, doubled or out of order.
     """
     found: dict[Any, list[int]] = {}
     for sink in reports.sinks:

@@ -85,7 +85,7 @@ def check(work: Work, reports: Reports) -> None:
 
 
 def summed(reports: Reports) -> Reports:
-    """The same as one sink's, which added all up, as longs do."""
+    """Return the reports as one sink's that added up all numbers, as Java's longs do."""
     numbers: dict[str, int] = {}
     for sink in reports.sinks:
         add_up(numbers, sink.last.items())
@@ -114,5 +114,5 @@ def is_text(content: Input) -> bool:
 
 
 def run(work: Work, deployment: Deployment) -> Run:
-    """Once, in a fresh cluster."""
+    """Run the work once, in a fresh cluster."""
     return run_program(partial(build, work), work.num_records, partial(check, work), deployment)

@@ -5,7 +5,7 @@ Rows:     row n is (a key of a shuffled table, n); the table has 1,000 keys and 
 Forms:    ``rows``: one output row per input row, the meaning that single records have; ``batches``: one per key and
           batch.
 Sources:  ``produced``: every batch is computed when it is asked for; ``sliced``: batches are cut out of ready arrays.
-          What is imported and made once comes before the first poll, as with the peers, which are warm.
+          Imports and one-time work come before the first poll, as with the peers, which are warm.
 Proof:    ``rows``: one output per row; both: the last sum of every key is exact; a run that is not timed checks every
           single output.
 """
@@ -62,7 +62,7 @@ def sliced(keys: pairs.Keys, start: int, stop: int) -> Iterator[Any]:
 
 
 def marked(batches: Iterator[Any], start_file: Path) -> Iterator[Any]:
-    """The same batches; the moment at which the first one is asked for goes into a file."""
+    """Yield the batches; write the time at which the first one is asked for into a file."""
     start_file.write_text(str(time.monotonic_ns()), encoding="ascii")
     yield from batches
 
@@ -95,12 +95,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For the figure."""
+        """The name of the figure."""
         return f"shuffle-columnar {self.form}, {self.source}"
 
     @property
     def as_pairs(self) -> pairs.Job:
-        """The same records one by one, as the peers have them."""
+        """The job that sums our records one by one, as the peers do."""
         return pairs.Job(keys=self.keys, num_pairs=self.num_rows, inspects_all=self.inspects_all)
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
@@ -132,6 +132,6 @@ class Job:
             raise WrongOutputError("a running sum of numbers that are not negative became smaller")
 
     def run(self, deployment: Deployment = TWO_TASK_MANAGERS) -> Run:
-        """Once, in a fresh cluster."""
+        """Run the job once, in a fresh cluster."""
         check = partial(self.check, num_readers=deployment.num_task_managers)
         return run_program(self.build, self.num_rows, check, deployment)

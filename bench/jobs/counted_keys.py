@@ -85,7 +85,7 @@ class CountedKeys:
         check_last_values(reports, dict.fromkeys(range(self.num_keys), self.num_records // self.num_keys))
 
     def run(self, deployment: Deployment = TWO_TASK_MANAGERS) -> Run:
-        """Once, in a fresh cluster.
+        """Run the job once, in a fresh cluster.
 
         Raises:
             WrongOutputError: an output is wrong, or there was no complete checkpoint.

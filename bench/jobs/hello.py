@@ -10,7 +10,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 
 
 def main(parallelism: int, num_executions: int = 1) -> None:
-    """Two words in upper case."""
+    """Print two words in upper case."""
     environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     for _ in range(num_executions):
         environment.from_collection(["hello", "world"]).map(str.upper).print()

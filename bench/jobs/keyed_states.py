@@ -1,9 +1,9 @@
-"""Keyed state with many keys, in this process: what a snapshot and a restore of it take.
+"""Keyed state with many keys, in this process: the time of a snapshot and of a restore.
 
 Side:   any.
 Values: ``long``: a ``ValueState`` of an int; ``list``: a ``ValueState`` of a list, which a user may change in place;
         ``map``: a ``MapState`` with one entry per key.  Keys come in random order.
-Proof:  what was restored has every key, and for a sample of them the value that was stored.
+Proof:  the restored state has every key, and for a sample of them the value that was stored.
 """
 
 import pickle
@@ -67,7 +67,7 @@ class Content:
                 return MapStateDescriptor("state", Types.STRING(), Types.LONG())
 
     def entries(self) -> Iterator[tuple[Any, int]]:
-        """Each key with a number, from which its value is made."""
+        """Yield each key with a number, from which its value is made."""
         numbers = list(range(self.num_keys))
         random.Random(_SEED).shuffle(numbers)
         for number in numbers:
@@ -106,10 +106,10 @@ class SnapshotTimes:
 
 
 def measure(content: Content, make_backend: MakeBackend) -> SnapshotTimes:
-    """Two snapshots of a state and a restore of the second one.
+    """Measure two snapshots of a state and a restore of the second one.
 
     Raises:
-        WrongOutputError: what was restored is something else.
+        WrongOutputError: the restored state is wrong.
     """
     context = KeyContext()
     with closing(make_backend(context)) as backend:

@@ -35,7 +35,7 @@ _PAIR: Final = Types.TUPLE([Types.LONG(), Types.LONG()])
 
 
 class FillingReader:
-    """Each key once, as fast as it goes; then paced records."""
+    """Gives each key once, as fast as it goes; then paced records."""
 
     def __init__(self, num_keys: int, num_paced: int) -> None:
         self._num_keys = num_keys
@@ -95,11 +95,11 @@ class LatenciesWithState(KeyedProcessFunction, CheckpointListener):
         self.last.update(sent_ns)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Count those of a full state."""
+        """Count the checkpoints that had all keys."""
         self._num_checkpoints += bool(self._latencies_ns)
 
     def close(self) -> None:
-        """All records arrived; the file appears whole or not at all."""
+        """Write the report: all records arrived.  The file appears whole or not at all."""
         partial_report = self._report.with_suffix(".part")
         report = {
             "latencies_ns": self._latencies_ns,
@@ -144,7 +144,7 @@ class LatencyWithState:
         return int((self.warm_up_s + self.seconds) * RECORDS_PER_S)
 
     def measure(self) -> dict[str, Any]:
-        """One job in a fresh cluster; latencies in us.
+        """Run one job in a fresh cluster; latencies in us.
 
         Raises:
             TimeoutError: the function did not see the end in time.

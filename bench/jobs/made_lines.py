@@ -39,7 +39,7 @@ _BASE_S: Final = 1_700_000_000
 
 
 def event_line(number: int) -> str:
-    """One event of a shop as flat JSON; four of five are no views."""
+    """Return one event of a shop as flat JSON; four of five are no views."""
     event = {
         "user": f"user{below(NUM_USERS, number):04d}",
         "action": _ACTIONS[below(len(_ACTIONS), number, 1)],
@@ -51,8 +51,8 @@ def event_line(number: int) -> str:
 
 
 def nested_event_line(number: int) -> str:
-    """The same with objects in objects, lists, values of several types under one name, and keys that are sometimes
-    missing.
+    """Return an event with objects in objects, lists, values of several types under one name, and keys that are
+    sometimes missing.
     """
     user = below(NUM_USERS, number)
     items = [
@@ -68,7 +68,7 @@ def nested_event_line(number: int) -> str:
 
 
 def log_line(number: int) -> str:
-    """One line of a web server in the combined log format; one of ten is a server error."""
+    """Return one line of a web server in the combined log format; one of ten is a server error."""
     address = below(NUM_ADDRESSES, number)
     path = _PATHS[below(len(_PATHS), number, 1)].format(below(1000, number, 2))
     second = number % 86_400
@@ -83,19 +83,19 @@ def log_line(number: int) -> str:
 
 
 def reading_line(number: int) -> str:
-    """One reading of a sensor as CSV: sensor, moment, tenths of a degree, quality; one of eight is not good."""
+    """Return one reading of a sensor as CSV: sensor, moment, tenths of a degree, quality; one of eight is not good."""
     sensor, quality = below(NUM_SENSORS, number), "ok" if below(8, number, 1) else "bad"
     at = f"2025-10-10T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}"
     return f"sensor{sensor:04d},{at},{below(400, number, 2)},{quality}"
 
 
 def order_line(number: int) -> str:
-    """One order as CSV: order, customer, cents, country."""
+    """Return one order as CSV: order, customer, cents, country."""
     return f"{number},c{below(NUM_CUSTOMERS, number):05d},{below(100_000, number, 1)},{'DE' if number % 3 else 'FR'}"
 
 
 def customer_line(number: int) -> str:
-    """One customer as CSV: customer, segment, percent off; every customer has one line."""
+    """Return one customer as CSV: customer, segment, percent off; every customer has one line."""
     return f"c{number:05d},{_SEGMENTS[number % len(_SEGMENTS)]},{number % 20}"
 
 

@@ -1,10 +1,12 @@
 """NEXMark's queries 4, 6, 9, 18, 19 and 20: auctions, the bids on them, and who won, with keyed state and timers.
 
 Side:    any; functions run inside the TaskManagers.
-PyFlink: the very same file runs there, as ``bench/jobs/nexmark_streams.py`` does.
+PyFlink: this very file runs there, as ``bench/jobs/nexmark_streams.py`` does.
 Rules:   no query depends on the order in which events of several subtasks meet.  Where the SQL leaves open which of
-         equal bids wins, the earlier one does, and of these that of the bidder with the smaller id.
-Output:  as there.  Queries 4 and 18 are updated with every record: their last number of each text is compared.
+         several equal bids wins, the earliest one does, and of simultaneous ones that of the bidder with the smallest
+         id.
+Output:  as in ``bench/jobs/nexmark_streams.py``.  Queries 4 and 18 are updated with every record: their last number of
+         each text is compared.
 """
 
 import bisect
@@ -42,7 +44,7 @@ def timed(events: DataStream) -> DataStream:
 
 
 def auctions_of(events: DataStream) -> DataStream:
-    """Some of the events."""
+    """Return the auctions among the events."""
     return events.filter(lambda event: isinstance(event, Auction))
 
 
@@ -180,7 +182,7 @@ class TopBids(KeyedProcessFunction):
             self._prices.update(prices[-NUM_TOP:])
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
-        """There are no more bids."""
+        """Emit the highest bids: there are no more."""
         for rank, price in enumerate(reversed(self._prices.value()), 1):
             yield f"{ctx.get_current_key()} {rank}", price
 
@@ -218,7 +220,7 @@ class BidsOfCategory(KeyedCoProcessFunction):
 
 
 def bid_on(auction: Auction, bid: Bid) -> tuple[str, int]:
-    """One result."""
+    """Return the result of one bid and its auction."""
     return f"{auction.id} {auction.item_name}", bid.price
 
 

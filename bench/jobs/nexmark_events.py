@@ -45,7 +45,7 @@ _CHANNELS: Final = ("Apple", "Google", "Facebook", "Baidu")
 
 @dataclass
 class Person:
-    """Somebody who joined."""
+    """A person who joined."""
 
     id: int
     name: str
@@ -104,7 +104,7 @@ def event(number: int) -> Event:
 
 
 def nested_event(number: int) -> dict[str, Any]:
-    """The same as dicts in a dict, with the fields of one kind under its name."""
+    """Return an event as dicts in a dict, with the fields of one kind under its name."""
     made = event(number)
     return {"kind": made.kind, "at": {"ms": made.date_time}, made.kind: asdict(made)}
 
@@ -153,7 +153,7 @@ def _newest_person(number: int) -> int:
 
 
 def _newest_auction(number: int) -> int:
-    """Before the first auction of an epoch: the last one of the epoch before."""
+    """Return the newest auction; before the first one of an epoch it is the last one of the previous epoch."""
     epoch, offset = divmod(number, EVENTS_PER_EPOCH)
     return max(0, epoch * AUCTIONS_PER_EPOCH + min(offset, AUCTIONS_PER_EPOCH) - 1)
 
@@ -167,7 +167,7 @@ def _choice(values: tuple[str, ...], number: int, draw: int) -> str:
 
 
 def _price(number: int, draw: int) -> int:
-    """Between 1 and a million, each power of ten equally often."""
+    """Return a price between 1 and a million, each power of ten equally often."""
     return round(10 ** (6 * scattered(number, draw) / 2**64) * 100)
 
 

@@ -37,7 +37,7 @@ NestedEvent = dict[str, Any]
 
 
 def bids_of(events: DataStream) -> DataStream:
-    """Most of the events."""
+    """Return the bids: most of the events."""
     return events.filter(lambda event: isinstance(event, Bid))
 
 
@@ -56,7 +56,7 @@ def q1(events: DataStream) -> DataStream:
 
 
 def replace_price(bid: Bid, price: int) -> Bid:
-    """The same bid with another price."""
+    """Return the bid with another price."""
     return Bid(bid.auction, bid.bidder, price, bid.channel, bid.url, bid.date_time, bid.extra)
 
 
@@ -76,7 +76,7 @@ class KindAndTime(MapFunction):
     """The compared part of an event: kind and time."""
 
     def map(self, value: NestedEvent) -> tuple[str, int]:
-        """One event."""
+        """Return kind and time of one event."""
         return value["kind"], value["at"]["ms"]
 
 
@@ -86,14 +86,14 @@ def q0_twin(events: DataStream) -> DataStream:
 
 
 class IsBid(FilterFunction):
-    """Most of the events."""
+    """Passes the bids: most of the events."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Set the kind that is looked for."""
         self._kind = "bid"
 
     def filter(self, value: NestedEvent) -> bool:
-        """One event."""
+        """Test one event."""
         return bool(value["kind"] == self._kind)
 
 
@@ -120,7 +120,7 @@ class BidsOnSome(FlatMapFunction):
         self._skip = SKIP
 
     def flat_map(self, value: NestedEvent) -> Pairs:
-        """One event."""
+        """Process one event."""
         bid = value.get("bid")
         if bid is not None and bid["auction"] % self._skip == 0:
             yield str(bid["auction"]), bid["price"]
@@ -143,7 +143,7 @@ class LocalItems(KeyedCoProcessFunction):
         self._waiting: dict[int, list[Auction]] = {}
 
     def process_element1(self, value: Auction, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """One auction."""
+        """Process one auction."""
         person = self._people.get(value.seller)
         if person is None:
             self._waiting.setdefault(value.seller, []).append(value)
@@ -151,14 +151,14 @@ class LocalItems(KeyedCoProcessFunction):
             yield local_item(person, value)
 
     def process_element2(self, value: Person, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """One person, and the auctions that waited."""
+        """Process one person, and the auctions that waited."""
         self._people[value.id] = value
         for auction in self._waiting.pop(value.id, ()):
             yield local_item(value, auction)
 
 
 def local_item(person: Person, auction: Auction) -> tuple[str, int]:
-    """One result."""
+    """Return one result."""
     return f"{person.name}, {person.city}, {person.state}", auction.id
 
 
@@ -180,20 +180,20 @@ def people_and_auctions(event: NestedEvent) -> Iterator[NestedEvent]:
 
 
 def person_of(event: NestedEvent) -> int:
-    """The person, or who sells."""
+    """Return the person of an event; for an auction the seller."""
     person: int = event["person"]["id"] if "person" in event else event["auction"]["seller"]
     return person
 
 
 class NestedLocalItems(KeyedProcessFunction):
-    """The same in one stream, with one dict per key."""
+    """Local items of one stream of both kinds, with one dict per key."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without people and auctions."""
         self._states: dict[int, dict[str, Any]] = {}
 
     def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One person or auction."""
+        """Process one person or auction."""
         state = self._states.setdefault(ctx.get_current_key(), {"person": None, "auctions": []})
         if value["kind"] == "person":
             state["person"] = value["person"]
@@ -215,7 +215,7 @@ def q3_twin(events: DataStream) -> DataStream:
 
 
 class NewSellers(KeyedCoProcessFunction):
-    """People who open an auction in the window of ten seconds in which they joined; each is told once."""
+    """Finds people who open an auction in the window of ten seconds in which they joined; each is emitted once."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without people and auctions."""
@@ -223,14 +223,14 @@ class NewSellers(KeyedCoProcessFunction):
         self._sold: dict[int, set[int]] = {}
 
     def process_element1(self, value: Person, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """One person."""
+        """Process one person."""
         start = value.date_time - value.date_time % WINDOW_MS
         self._joined[value.id] = start, value.name
         if start in self._sold.get(value.id, ()):
             yield f"{value.id} {value.name}", start
 
     def process_element2(self, value: Auction, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """One auction."""
+        """Process one auction."""
         start = value.date_time - value.date_time % WINDOW_MS
         sold = self._sold.setdefault(value.seller, set())
         if start not in sold:
@@ -258,19 +258,19 @@ class ByPersonAndWindow:
     """The key of an event: the person or seller, and the window."""
 
     def __call__(self, event: NestedEvent) -> tuple[int, int]:
-        """One event."""
+        """Return the key of one event."""
         return person_of(event), event["at"]["ms"] // WINDOW_MS
 
 
 class NestedNewSellers(KeyedProcessFunction):
-    """The same with the window in the key."""
+    """Finds new sellers with the window in the key."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without people and auctions."""
         self._windows: dict[tuple[int, int], dict[str, Any]] = {}
 
     def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One person or auction."""
+        """Process one person or auction."""
         person, window = key = ctx.get_current_key()
         state = self._windows.setdefault(key, {"name": None, "has_sold": False, "is_told": False})
         if value["kind"] == "person":
@@ -308,7 +308,7 @@ class Session:
         self.count = 1
 
     def add(self, other: "Session") -> None:
-        """Both are one."""
+        """Join the other session to this one."""
         self.start, self.end = min(self.start, other.start), max(self.end, other.end)
         self.count += other.count
 
@@ -321,7 +321,7 @@ class Sessions(KeyedProcessFunction):
         self._sessions: dict[int, list[Session]] = {}
 
     def process_element(self, value: Bid, ctx: KeyedProcessFunction.Context) -> None:
-        """One bid; it may join two sessions."""
+        """Process one bid; it may join two sessions."""
         sessions = self._sessions.setdefault(value.bidder, [])
         found = Session(value.date_time)
         touching = [each for each in sessions if each.start - GAP_MS <= found.start <= each.end + GAP_MS]
@@ -336,7 +336,7 @@ class Sessions(KeyedProcessFunction):
             sessions.remove(other)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
-        """Sessions that are over are told, the others get another timer."""
+        """Emit the sessions that are over; set another timer for the others."""
         bidder = ctx.get_current_key()
         going_on = []
         for session in self._sessions.pop(bidder, ()):
@@ -350,7 +350,7 @@ class Sessions(KeyedProcessFunction):
 
 
 def q11(events: DataStream) -> DataStream:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(BidTime())
     bids = bids_of(events).assign_timestamps_and_watermarks(strategy)
     return bids.key_by(lambda bid: bid.bidder, Types.LONG()).process(Sessions(), PAIR)
@@ -371,14 +371,14 @@ def bidder_of(event: NestedEvent) -> str:
 
 
 class NestedSessions(KeyedProcessFunction):
-    """The same with a sorted list of moments per bidder, which is cut into sessions when a timer says so."""
+    """Counts sessions from a sorted list of times per bidder, which is cut into sessions when a timer fires."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without bids."""
         self._moments: dict[str, list[int]] = {}
 
     def process_element(self, value: NestedEvent, ctx: KeyedProcessFunction.Context) -> None:
-        """One bid."""
+        """Process one bid."""
         at = value["at"]["ms"]
         moments = self._moments.setdefault(ctx.get_current_key(), [])
         if not moments:
@@ -386,7 +386,7 @@ class NestedSessions(KeyedProcessFunction):
         moments.append(at)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
-        """Sessions that are over are told, the rest gets another timer."""
+        """Emit the sessions that are over; set another timer for the rest."""
         bidder = ctx.get_current_key()
         sessions: list[list[int]] = []
         for at in sorted(self._moments.pop(bidder)):
@@ -403,7 +403,7 @@ class NestedSessions(KeyedProcessFunction):
 
 
 def q11_twin(events: DataStream) -> DataStream:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(NestedTime())
     return (
         events.filter(IsBid())
@@ -424,7 +424,7 @@ class LookUpSide(MapFunction):
         self._side = side_values()
 
     def map(self, value: Bid) -> tuple[int, int, int, int, str]:
-        """One bid."""
+        """Look up the value of one bid."""
         return value.auction, value.bidder, value.price, value.date_time, self._side[value.auction % NUM_SIDE_VALUES]
 
 
@@ -441,7 +441,7 @@ class NestedLookUpSide(FlatMapFunction):
         self._side = side_values()
 
     def flat_map(self, value: NestedEvent) -> Iterator[NestedEvent]:
-        """One bid."""
+        """Look up the value of one bid."""
         yield {**value, "side": {"value": self._side[value["bid"]["auction"] % NUM_SIDE_VALUES]}}
 
 

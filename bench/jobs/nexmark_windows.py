@@ -58,22 +58,22 @@ def bidder_of(bid: Bid) -> int:
 
 
 class Count(AggregateFunction):
-    """How many?"""
+    """Counts bids."""
 
     def create_accumulator(self) -> int:
         """None yet."""
         return 0
 
     def add(self, value: Any, accumulator: int) -> int:
-        """One more."""
+        """Count one more bid."""
         return accumulator + 1
 
     def get_result(self, accumulator: int) -> int:
-        """So many."""
+        """Return the count."""
         return accumulator
 
     def merge(self, acc_a: int, acc_b: int) -> int:
-        """Together."""
+        """Add two counts."""
         return acc_a + acc_b
 
 
@@ -86,7 +86,7 @@ class WithKeyAndEnd(ProcessWindowFunction[int, tuple[int, int, int], int, TimeWi
     def process(
         self, key: int, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[int]
     ) -> Iterable[tuple[int, int, int]]:
-        """One count."""
+        """Emit one count."""
         (count,) = elements
         yield context.window().end, key, count
 
@@ -123,11 +123,11 @@ class Highest(AggregateFunction):
         return []
 
     def add(self, value: Bid, accumulator: list[Bid]) -> list[Bid]:
-        """One more."""
+        """Take one more bid."""
         return self.merge(accumulator, [value])
 
     def get_result(self, accumulator: list[Bid]) -> list[Bid]:
-        """All of them."""
+        """Return all highest bids."""
         return accumulator
 
     def merge(self, acc_a: list[Bid], acc_b: list[Bid]) -> list[Bid]:
@@ -160,13 +160,13 @@ class WithKeyAndStart(ProcessWindowFunction[int, tuple[str, int], int, TimeWindo
     """The key and the start of the window, and the count."""
 
     def process(self, key: int, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[int]) -> Pairs:
-        """One count."""
+        """Emit one count."""
         (count,) = elements
         yield f"{key} {context.window().start}", count
 
 
 def q11_windowed(events: DataStream) -> DataStream:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     sessions = EventTimeSessionWindows.with_gap(Time.milliseconds(GAP_MS))
     by_bidder = timed(bids_of(events)).key_by(bidder_of, Types.LONG())
     return by_bidder.window(sessions).aggregate(Count(), WithKeyAndStart(), Types.LONG(), PAIR)
@@ -188,7 +188,7 @@ class ByTheClockOrAtTheEnd(Trigger[Bid, TimeWindow]):
         return TriggerResult.FIRE_AND_PURGE
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """There are no more events."""
+        """Fire: there are no more events."""
         return TriggerResult.FIRE_AND_PURGE
 
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
@@ -204,7 +204,7 @@ class WithKey(WindowFunction[int, tuple[int, int], int, TimeWindow]):
     """The key and the count."""
 
     def apply(self, key: int, window: TimeWindow, inputs: Iterable[int]) -> Iterable[tuple[int, int]]:
-        """One count."""
+        """Emit one count."""
         (count,) = inputs
         yield key, count
 
@@ -224,12 +224,12 @@ class Total(KeyedProcessFunction):
         self._total.update((total or 0) + value[1])
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Pairs:
-        """There are no more windows."""
+        """Emit the sum: there are no more windows."""
         yield str(ctx.get_current_key()), self._total.value()
 
 
 def q12(events: DataStream) -> DataStream:
-    """How many bids did a person make in each window of the clock?"""
+    """Query 12: how many bids a person made in each window of the clock."""
     windows = (
         bids_of(events)
         .key_by(bidder_of, Types.LONG())
@@ -244,7 +244,7 @@ def q12(events: DataStream) -> DataStream:
 
 
 class Ranks:
-    """How many there are of each rank of price, and who bid on what."""
+    """Counts of bids, and the sets of bidders and auctions, of each rank of price."""
 
     def __init__(self) -> None:
         self.counts = [0, 0, 0]
@@ -252,14 +252,14 @@ class Ranks:
         self.auctions: tuple[set[int], set[int], set[int]] = (set(), set(), set())
 
     def add(self, bid: Bid) -> None:
-        """One more."""
+        """Take one more bid."""
         rank = (bid.price >= LOW) + (bid.price >= HIGH)
         self.counts[rank] += 1
         self.bidders[rank].add(bid.bidder)
         self.auctions[rank].add(bid.auction)
 
     def merge(self, other: "Ranks") -> None:
-        """Some more."""
+        """Take the bids of another accumulator."""
         for rank, count in enumerate(other.counts):
             self.counts[rank] += count
             self.bidders[rank].update(other.bidders[rank])
@@ -286,16 +286,16 @@ class CountRanks(AggregateFunction):
         return Ranks()
 
     def add(self, value: Bid, accumulator: Ranks) -> Ranks:
-        """One more."""
+        """Take one more bid."""
         accumulator.add(value)
         return accumulator
 
     def get_result(self, accumulator: Ranks) -> dict[str, int]:
-        """All numbers."""
+        """Return all numbers."""
         return accumulator.numbers()
 
     def merge(self, acc_a: Ranks, acc_b: Ranks) -> Ranks:
-        """Together."""
+        """Put two accumulators together."""
         acc_a.merge(acc_b)
         return acc_a
 
@@ -311,18 +311,18 @@ class OfTheDay(WindowFunction[dict[str, int], tuple[str, int], Any, TimeWindow])
 
 
 def days() -> WindowAssigner[Any, TimeWindow]:
-    """In UTC."""
+    """Return windows of days in UTC."""
     return TumblingEventTimeWindows.of(Time.milliseconds(DAY_MS))
 
 
 def q15(events: DataStream) -> DataStream:
-    """How many bids, bidders and auctions were there each day?"""
+    """Query 15: how many bids, bidders and auctions there were each day."""
     by_nothing = timed(bids_of(events)).key_by(lambda _: "all", Types.STRING())
     return by_nothing.window(days()).aggregate(CountRanks(), OfTheDay(), ANY, PAIR)
 
 
 def q16(events: DataStream) -> DataStream:
-    """How many bids, bidders and auctions were there each day on each channel?"""
+    """Query 16: how many bids, bidders and auctions there were each day on each channel."""
     by_channel = timed(bids_of(events)).key_by(lambda bid: bid.channel, Types.STRING())
     return by_channel.window(days()).aggregate(CountRanks(), OfTheDay(), ANY, PAIR)
 
@@ -335,20 +335,20 @@ class Prices(AggregateFunction):
         return [0, 0, 0, 2**62, 0, 0]
 
     def add(self, value: Bid, accumulator: list[int]) -> list[int]:
-        """One more."""
+        """Take one more bid."""
         price = value.price
         accumulator[(price >= LOW) + (price >= HIGH)] += 1
         accumulator[3:] = [min(accumulator[3], price), max(accumulator[4], price), accumulator[5] + price]
         return accumulator
 
     def get_result(self, accumulator: list[int]) -> dict[str, int]:
-        """All numbers."""
+        """Return all numbers."""
         *ranks, lowest, highest, total = accumulator
         told = {"bids": sum(ranks), "min": lowest, "max": highest, "avg": total // sum(ranks), "sum": total}
         return told | {f"bids {rank}": count for rank, count in enumerate(ranks)}
 
     def merge(self, acc_a: list[int], acc_b: list[int]) -> list[int]:
-        """Together."""
+        """Put two accumulators together."""
         counts = [one + two for one, two in zip(acc_a[:3], acc_b[:3], strict=True)]
         return [*counts, min(acc_a[3], acc_b[3]), max(acc_a[4], acc_b[4]), acc_a[5] + acc_b[5]]
 

@@ -39,7 +39,7 @@ class Keys:
 
     @property
     def name(self) -> str:
-        """For the figure."""
+        """The name of the keys in the figure."""
         return f"({self.kind}, int), {self.size:,} keys"
 
     @property
@@ -118,7 +118,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For the figure."""
+        """The name of the figure."""
         return f"shuffle {self.keys.name}, {self.form}, {self.source}"
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
@@ -132,7 +132,7 @@ class Job:
         )
 
     def keep(self, parallelism: int = 2) -> Keep:
-        """At least the last two rounds of the table, of which a subtask has its share."""
+        """Keep at least the last two rounds of the table; a subtask has its share of them."""
         return Keep.last_cycles(self.num_pairs, self.keys.table, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
@@ -144,7 +144,7 @@ class Job:
             self.check_last(reports)
 
     def check_last(self, reports: Reports) -> None:
-        """The same of sinks that kept the last outputs."""
+        """Check sinks that kept the last outputs."""
         check_num_outputs(reports, self.num_pairs)
         check_last_values(reports, self.sums())
 
@@ -159,13 +159,13 @@ class Job:
         return sums
 
     def increments(self, subtask: int, parallelism: int) -> dict[Any, list[int]]:
-        """By what the sums grow through one source, key by key."""
+        """Return the amounts by which the sums grow through one source, key by key."""
         table, increments = make_table(self.keys), dict[Any, list[int]]()
         for number in range(*share(self.num_pairs, subtask, parallelism)):
             increments.setdefault(table[number % len(table)], []).append(number)
         return increments
 
     def run(self, deployment: Deployment = TWO_TASK_MANAGERS) -> Run:
-        """Once, in a fresh cluster."""
+        """Run the job once, in a fresh cluster."""
         check = partial(self.check, num_readers=deployment.num_task_managers)
         return run_program(self.build, self.num_pairs, check, deployment)

@@ -72,14 +72,14 @@ def made_operator(make: Callable[[], StreamOperator], *, name: str) -> StreamOpe
 
 @dataclass(frozen=True)
 class Deployment:
-    """On what a program runs."""
+    """The processes on which a program runs."""
 
     num_task_managers: int = 2
     task_manager_options: Sequence[str] = ()
     pins: bool = True  # each TaskManager to a core of its own, if there are as many
 
     def cluster(self, folder: Path) -> Cluster:
-        """To be entered; logs and secret are in the folder."""
+        """Return a cluster to be entered; logs and secret are in the folder."""
         options = self.task_manager_options
         return Cluster(folder, num_task_managers=self.num_task_managers, task_manager_options=options, pins=self.pins)
 
@@ -99,12 +99,12 @@ def run_program(
     *,
     observe: Observe = _see_nothing,
 ) -> Run:
-    """One run in a fresh cluster, checked; its parallelism is the number of TaskManagers.
+    """Run a program once in a fresh cluster, and check it; its parallelism is the number of TaskManagers.
 
-    ``observe`` is asked when the job has ended; what it gives is in the details.
+    ``observe`` is called when the job has ended; its result is in the details.
 
     Raises:
-        WrongOutputError: what came out is wrong.
+        WrongOutputError: the output is wrong.
         JobExecutionError: the job failed.
     """
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:

@@ -40,7 +40,7 @@ def parse_hit(line: str) -> Hit:
 
 
 def parse_hit_dict(line: str) -> dict[str, Any]:
-    """The same as dicts in a dict."""
+    """Return the request as dicts in a dict."""
     match = _NAMED_LOG_LINE.match(line)
     if match is None:
         raise ValueError(f"not a line of a web server: {line!r}")
@@ -104,7 +104,7 @@ def parse_sale(line: str) -> Sale:
 
 
 def nested_sale(line: str) -> tuple[tuple[str, str], tuple[int, int]]:
-    """The same in other order, nested: (customer, country), (order, cents)."""
+    """Return the sale in another order, nested: (customer, country), (order, cents)."""
     order, customer, cents, country = line.split(",")
     return (customer, country), (int(order), int(cents))
 

@@ -58,7 +58,7 @@ class Spending(KeyedProcessFunction):
         self._users: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One event."""
+        """Process one event."""
         user = ctx.get_current_key()
         spent = self._users.get(user)
         if spent is None:
@@ -82,7 +82,7 @@ class Decode(FlatMapFunction):
         self._decoder = json.JSONDecoder()
 
     def flat_map(self, value: str) -> Iterator[dict[str, Any]]:
-        """One line."""
+        """Decode one line."""
         event = self._decoder.decode(value)
         if event["items"]:
             yield event
@@ -96,7 +96,7 @@ class SpendingByKind(KeyedProcessFunction):
         self._users: dict[int | str, dict[str, Any]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One event."""
+        """Process one event."""
         user = ctx.get_current_key()
         spent = self._users.setdefault(user, {"cents": 0.0, "by_action": {}})
         for item in value["items"]:
@@ -125,14 +125,14 @@ def json_dicts_twin(lines: DataStream) -> DataStream:
 
 
 class Traffic(KeyedProcessFunction):
-    """How much every address has read so far."""
+    """The bytes that every address has read so far."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without addresses."""
         self._addresses: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: Hit, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One request."""
+        """Process one request."""
         address = ctx.get_current_key()
         seen = self._addresses.get(address)
         if seen is None:
@@ -153,16 +153,16 @@ class IsNoFailure(FilterFunction):
     """Requests that were answered."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """From here on the server is to blame."""
+        """Set the first status for which the server is to blame."""
         self._first_failure = 500
 
     def filter(self, value: dict[str, Any]) -> bool:
-        """One request."""
+        """Test one request."""
         return bool(value["status"] < self._first_failure)
 
 
 def parsed_hits(line: str) -> Iterator[dict[str, Any]]:
-    """One line, as a generator function gives it."""
+    """Yield the request of one line, as a generator function does."""
     yield parse_hit_dict(line)
 
 
@@ -172,14 +172,14 @@ def address_and_method(hit: dict[str, Any]) -> tuple[str, str]:
 
 
 class TrafficByPath(KeyedProcessFunction):
-    """How much every address has read so far by each method, and from where."""
+    """The bytes and paths that every address has read so far by each method."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without requests."""
         self._seen: dict[tuple[str, str], dict[str, Any]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One request."""
+        """Process one request."""
         address, method = key = ctx.get_current_key()
         seen = self._seen.setdefault(key, {"bytes": 0, "paths": set()})
         seen["bytes"] += value["size"]
@@ -203,7 +203,7 @@ class Extremes(KeyedProcessFunction):
         self._sensors: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: Reading, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One reading."""
+        """Process one reading."""
         sensor = ctx.get_current_key()
         seen = self._sensors.get(sensor)
         if seen is None:
@@ -228,7 +228,7 @@ class ParseMeasurement(MapFunction):
         self._parse = parse_measurement
 
     def map(self, value: str) -> Measurement:
-        """One line."""
+        """Parse one line."""
         return self._parse(value)
 
 
@@ -246,14 +246,14 @@ class ByPlace(KeySelector):
 
 
 class ExtremesByPlace(KeyedProcessFunction):
-    """The same by place."""
+    """Lowest, highest and total reading of every place."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without places."""
         self._places: dict[Place, list[int | float]] = {}
 
     def process_element(self, value: Measurement, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One measurement."""
+        """Process one measurement."""
         place, tenths = ctx.get_current_key(), value.tenths
         assert tenths is not None, "those without a value are filtered out"
         low, high, total = self._places.get(place, (tenths, tenths, 0))
@@ -281,14 +281,14 @@ def sale_row(line: str) -> Row:
 
 
 class Sales(KeyedProcessFunction):
-    """How much every customer has bought so far."""
+    """The amount that every customer has bought so far."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without customers."""
         self._customers: dict[str, dict[str, int]] = {}
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One order."""
+        """Process one order."""
         customer = ctx.get_current_key()
         sold = self._customers.get(customer)
         if sold is None:
@@ -311,7 +311,7 @@ def nested_sale_rows(line: str) -> Iterator[Row]:
 
 
 def is_german(row: Row) -> bool:
-    """By position, in the row in the row."""
+    """Whether the country is Germany; read by position from the row in the row."""
     return bool(row[0][1] == "DE")
 
 
@@ -321,14 +321,14 @@ def customer_and_country(row: Row) -> tuple[str, str]:
 
 
 class NestedSales(KeyedProcessFunction):
-    """The same of rows in rows."""
+    """The amount that every customer has bought so far, from rows in rows."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without customers."""
         self._customers: dict[tuple[str, str], list[int]] = {}
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One order."""
+        """Process one order."""
         key = ctx.get_current_key()
         sold = self._customers.setdefault(key, [0, 0])
         sold[0] += 1
@@ -357,7 +357,7 @@ def pairs_of_line(line: str) -> list[tuple[str, int]]:
 
 
 def added(one: tuple[str, int], other: tuple[str, int]) -> tuple[str, int]:
-    """Both numbers together."""
+    """Add both numbers."""
     word, number = one
     return word, number + other[1]
 
@@ -374,14 +374,14 @@ def listed_words(line: str) -> Iterator[list[Any]]:
 
 
 class AddLetters(ReduceFunction):
-    """Both numbers together, in a new list."""
+    """Adds both numbers, in a new list."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Set the field that is added."""
         self._field = "letters"
 
     def reduce(self, value1: list[Any], value2: list[Any]) -> list[Any]:
-        """Two records of a word."""
+        """Add two records of a word."""
         return [value1[0], {self._field: value1[1][self._field] + value2[1][self._field]}]
 
 
@@ -392,7 +392,7 @@ def word_of(record: list[Any]) -> str:
 
 
 def pair_of(record: list[Any]) -> tuple[str, int]:
-    """Out of the dict."""
+    """Return word and letters, out of the dict."""
     return record[0], record[1]["letters"]
 
 
@@ -414,7 +414,7 @@ class Enrich(KeyedCoProcessFunction):
         self._to_pay: dict[str, int] = {}
 
     def process_element1(self, value: Order, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """One order."""
+        """Process one order."""
         customer = self._customers.get(value.customer)
         if customer is None:
             self._waiting.setdefault(value.customer, []).append(value)
@@ -422,7 +422,7 @@ class Enrich(KeyedCoProcessFunction):
             yield value.customer, self._add(value, customer)
 
     def process_element2(self, value: Customer, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """One customer, and the orders that waited."""
+        """Process one customer, and the orders that waited."""
         self._customers[value.customer] = value
         for order in self._waiting.pop(value.customer, ()):
             yield order.customer, self._add(order, value)
@@ -434,7 +434,7 @@ class Enrich(KeyedCoProcessFunction):
 
 
 def two_streams(order_lines: DataStream, customer_lines: DataStream) -> DataStream:
-    """Orders with what is known of their customers."""
+    """Join orders with their customers."""
     orders = order_lines.map(parse_order).key_by(lambda order: order.customer)
     customers = customer_lines.map(parse_customer).key_by(lambda customer: customer.customer)
     return orders.connect(customers).process(Enrich(), PAIR)
@@ -453,14 +453,14 @@ class ParseBoth(CoMapFunction):
 
 
 class EnrichDicts(KeyedProcessFunction):
-    """The same in one stream of dicts of two kinds, with one dict for all that belongs to a customer."""
+    """Enriches orders in one stream of dicts of two kinds, with one dict for all that belongs to a customer."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Begin without customers and orders."""
         self._states: dict[str, dict[str, Any]] = {}
 
     def process_element(self, value: dict[str, Any], ctx: KeyedProcessFunction.Context) -> Pairs:
-        """One order or one customer."""
+        """Process one order or one customer."""
         key = ctx.get_current_key()
         state = self._states.setdefault(key, {"terms": None, "waiting": [], "to_pay": 0})
         if value["kind"] == "customer":

@@ -19,5 +19,5 @@ def scattered(number: int, draw: int = 0) -> int:
 
 
 def below(limit: int, number: int, draw: int = 0) -> int:
-    """One of 0 .. limit - 1."""
+    """Return one of 0 .. limit - 1."""
     return scattered(number, draw) % limit

@@ -1,5 +1,5 @@
-"""Jobs with slow functions, one kind each; the functions say through a file of shared memory when they are called and
-what they emit.
+"""Jobs with slow functions, one kind each; the functions report their calls and results through a file of shared
+memory.
 
 Side:  any; the functions run in a TaskManager.
 """
@@ -64,7 +64,7 @@ class Beats:
     @classmethod
     @contextmanager
     def made(cls, path: Path) -> Iterator["Beats"]:
-        """One with an empty file, which is removed at the end of the block."""
+        """Open one with an empty file, which is removed at the end of the block."""
         path.write_bytes(bytes(_BYTES * (_FIRST_EMITTED + _MAX_EMITTED)))
         beats = cls(path)
         try:
@@ -125,7 +125,7 @@ class Beats:
 
 @dataclass(frozen=True)
 class Kind:
-    """One job: ``unit_ms`` is what one record of its head takes, with all that becomes of it."""
+    """One job: ``unit_ms`` is the time of one record of its head, with all records that are made from it."""
 
     name: str
     build: Callable[[StreamExecutionEnvironment, Beats], DataStream]
@@ -139,7 +139,7 @@ class Kind:
 
 
 def numbers(env: StreamExecutionEnvironment) -> DataStream:
-    """Many numbers, as fast as they are taken."""
+    """Yield many numbers, as fast as they are taken."""
     return env.from_source(NumberSequenceSource(0, 10**9), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
 
 
@@ -218,7 +218,7 @@ class SlowSource(SourceFunction):
     duration_ms: float
 
     def run(self, ctx: SourceContext) -> None:
-        """Until the job is cancelled."""
+        """Emit until the job is cancelled."""
         while not ctx.is_cancelled:
             self.beats.call()
             sleep(self.duration_ms)
@@ -226,7 +226,7 @@ class SlowSource(SourceFunction):
 
 
 class SlowSplits(SplitSource):
-    """One split without an end, whose iterator takes its time for each record."""
+    """A source with one endless split, whose iterator takes its time for each record."""
 
     is_bounded = False
 
@@ -238,7 +238,7 @@ class SlowSplits(SplitSource):
         return {"numbers": 0}
 
     def read_split(self, split: int, num_read: int) -> Iterator[int]:
-        """From the first one that was not read."""
+        """Yield the numbers from the first one that was not read."""
         return map(self._slow.map, itertools.count(split + num_read))
 
 
@@ -249,7 +249,7 @@ class FewThenNothing(SourceFunction):
     number: int
 
     def run(self, ctx: SourceContext) -> None:
-        """Until the job is cancelled."""
+        """Emit until the job is cancelled."""
         for value in range(self.number):
             ctx.collect_with_timestamp(value, 0)
         ctx.emit_watermark(10**9)
@@ -354,12 +354,12 @@ class SlowSink(Sink):
 def mapped(
     env: StreamExecutionEnvironment, beats: Beats, *, spend: Callable[[float], None], ms: float, num_quick: int = 0
 ) -> DataStream:
-    """In one task with the source."""
+    """Map in one task with the source."""
     return numbers(env).map(Slow(beats, spend, ms, num_quick), Types.LONG())
 
 
 def behind_key_by(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """In a task of its own, whose input is full."""
+    """Map in a task of its own, whose input is full."""
     return (
         numbers(env)
         .key_by(lambda value: value % 100, Types.LONG())
@@ -374,7 +374,7 @@ def generated(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def from_slow_source(env: StreamExecutionEnvironment, beats: Beats, *, ms: float) -> DataStream:
-    """Behind the source is nothing that is slow."""
+    """Read from a slow source; no later operator is slow."""
     return env.add_source(SlowSource(beats, ms), type_info=Types.LONG()).map(lambda value: value, Types.LONG())
 
 
@@ -409,7 +409,7 @@ def fired_timers(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def asked(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """Two calls at a time."""
+    """Make two calls at a time."""
     return AsyncDataStream.ordered_wait(numbers(env), SlowCalls(beats, 100), Time.seconds(60), 2, Types.LONG())
 
 
@@ -421,7 +421,7 @@ def written(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def opened(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """Its function needs three seconds before it begins."""
+    """Use a function that needs three seconds before it begins."""
     return numbers(env).map(SlowOpen(beats, 3000), Types.LONG())
 
 

@@ -1,7 +1,6 @@
-"""A sink for jobs that end when somebody says so: it counts rows and adds up one number of each, and writes both down
-at the end.
+"""A sink for jobs that end on request: it counts rows and adds up one number of each, and writes both down at the end.
 
-Side:   task; the check is anybody's.
+Side:   task; the check runs anywhere.
 Proof:  rows that are lost, doubled or changed in that number are noticed, at 1 ns per row of columns.
 """
 
@@ -38,7 +37,7 @@ class SummingSink(StreamOperator):
         self._sum += sum(column) if numbers is None or numbers.is_valid is not None else int(numbers.array.sum())
 
     def finish(self) -> None:
-        """All rows came; the file appears whole or not at all."""
+        """Write the report: all rows came.  The file appears whole or not at all."""
         file = self._folder / f"{_REPORT}{self.ctx.subtask}"
         partial = file.with_suffix(".part")
         partial.write_text(json.dumps([self._num_rows, self._sum]), encoding="ascii")

@@ -55,7 +55,7 @@ class Rows:
             )
 
     def batches(self, subtask: int, parallelism: int) -> Iterator[Any]:
-        """All of a subtask."""
+        """Yield all batches of a subtask."""
         texts = pa.array([self.name_of(number) for number in range(self.num_keys)], pa.string())
         for keys, amounts, times in self.numbers(subtask, parallelism):
             yield pa.record_batch(
@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class MarkedRows:
-    """The same; the moment at which the first batch is asked for goes into a file."""
+    """The rows of a job; the time at which the first batch is asked for goes into a file."""
 
     rows: Rows
     folder: Path
@@ -130,5 +130,5 @@ def check(rows: Rows, reports: Reports) -> None:
 
 
 def run(rows: Rows, deployment: Deployment) -> Run:
-    """Once, in a fresh cluster."""
+    """Run the job once, in a fresh cluster."""
     return run_program(partial(build, rows), rows.num_rows, partial(check, rows), deployment)

@@ -29,12 +29,12 @@ Record = tuple[int | str, int, int]
 
 
 def ordered(num_keys: int, number: int) -> Record:
-    """One record."""
+    """Return one record."""
     return number * FACTOR % num_keys, number % AMOUNTS, FIRST_MS + number // RECORDS_PER_MS
 
 
 def delayed(num_keys: int, number: int) -> Record:
-    """One record of the twin."""
+    """Return one record of the twin."""
     time = FIRST_MS + number // RECORDS_PER_MS - number * FACTOR % DELAY_MS
     return f"user {number * FACTOR % num_keys}", number % AMOUNTS, time
 
@@ -57,14 +57,14 @@ def start_of(time: int) -> int:
 
 
 def in_order(records: DataStream) -> DataStream:
-    """With timestamps and watermarks."""
+    """Assign timestamps and watermarks."""
     return records.assign_timestamps_and_watermarks(
         WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(EventTime())
     )
 
 
 def out_of_order(records: DataStream) -> DataStream:
-    """The same of the twin."""
+    """Assign timestamps and watermarks to the records of the twin."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(DELAY_MS))
     return records.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(EventTime()))
 
@@ -99,15 +99,15 @@ class Total(AggregateFunction):
         return 0
 
     def add(self, value: Record, accumulator: int) -> int:
-        """One more."""
+        """Add one more amount."""
         return accumulator + value[1]
 
     def get_result(self, accumulator: int) -> int:
-        """So much."""
+        """Return the sum."""
         return accumulator
 
     def merge(self, acc_a: int, acc_b: int) -> int:
-        """Together."""
+        """Add two sums."""
         return acc_a + acc_b
 
 
@@ -117,7 +117,7 @@ class WithStart(ProcessWindowFunction[int, tuple[str, int], int | str, TimeWindo
     def process(
         self, key: int | str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[int]
     ) -> Iterable[tuple[str, int]]:
-        """One sum."""
+        """Emit one sum."""
         (total,) = elements
         yield f"{key} {context.window().start}", total
 

@@ -214,7 +214,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For the figure."""
+        """The name of the figure."""
         topology = "" if self.topology == "chained" else f", {self.topology}"
         return f"wordcount {self.form}{' in RocksDB' if self.is_in_rocksdb else ''}, {self.source}{topology}"
 
@@ -230,7 +230,7 @@ class Job:
         into_sink(FORMS[self.form](lines), folder, keep, inspects_all=self.inspects_all, in_chunks=in_chunks)
 
     def keep(self, parallelism: int = 2) -> Keep:
-        """At least the last two cycles of all words, of which a subtask has its share."""
+        """Keep at least the last two cycles of all words; a subtask has its share of them."""
         return Keep.last_cycles(self.num_words, self.made_words, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
@@ -242,7 +242,7 @@ class Job:
             self.check_last(reports)
 
     def check_last(self, reports: Reports) -> None:
-        """The same of sinks that kept the last outputs."""
+        """Check sinks that kept the last outputs."""
         check_num_outputs(reports, self.num_words)
         check_last_values(reports, self.counts())
 
@@ -262,6 +262,6 @@ class Job:
         return {word: [1] * count for word, count in counts.items()}
 
     def run(self, deployment: Deployment = TWO_TASK_MANAGERS) -> Run:
-        """Once, in a fresh cluster."""
+        """Run the job once, in a fresh cluster."""
         num_readers = 1 if self.topology == "unchained" else deployment.num_task_managers
         return run_program(self.build, self.num_words, partial(self.check, num_readers=num_readers), deployment)

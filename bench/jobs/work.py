@@ -39,7 +39,7 @@ def imported(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Input:
-    """``num_records`` records, of which ``num_made`` are different."""
+    """The input of ``num_records`` records; ``num_made`` of them are different."""
 
     make: str
     num_made: int
@@ -53,7 +53,7 @@ class Input:
             )
 
     def ready(self, subtask: int = 0, parallelism: int = 1) -> list[Any]:
-        """The different records of one reader.
+        """Return the different records of one reader.
 
         Raises:
             ValueError: the readers' cycles would not be those of one reader.
@@ -64,11 +64,11 @@ class Input:
         return [make(number) for number in range(subtask, self.num_made, parallelism)]
 
     def share(self, subtask: int, parallelism: int) -> int:
-        """How many records one reader gives."""
+        """Return how many records one reader gives."""
         return len(range(subtask, self.num_records, parallelism))
 
     def records(self, subtask: int = 0, parallelism: int = 1) -> Iterator[Any]:
-        """All of one reader, which makes the different ones at once; there is one unless the caller says otherwise."""
+        """Yield all records of one reader, which makes the different ones at once; by default there is one reader."""
         return itertools.islice(itertools.cycle(self.ready(subtask, parallelism)), self.share(subtask, parallelism))
 
 
@@ -77,7 +77,7 @@ class Work:
     """One program; ``streams``, ``loops`` and ``flows`` are the modules that have it for the DataStream API, plain
     Python and Bytewax.
 
-    ``is_pyflinks``: PyFlink has all that the program calls.
+    ``is_pyflinks``: whether PyFlink has every function that the program calls.
     """
 
     name: str
@@ -100,8 +100,8 @@ class Work:
         return sum(each.num_records for each in self.inputs)
 
     def with_at_most(self, num_records: int, num_made: int | None = None) -> "Work":
-        """The same work with a first input of so many records at most; the others stay, for they are what it needs to
-        know.
+        """Return this work with a first input of at most ``num_records`` records; the other inputs stay, for the
+        program needs all of them.
         """
         first, *rest = self.inputs
         num_records = min(first.num_records, num_records)
@@ -116,7 +116,7 @@ class Work:
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> "Work":
-        """From JSON."""
+        """Return the work that JSON describes."""
         inputs = tuple(Input(**each) for each in options["inputs"])
         return cls(**options | {"inputs": inputs, "outputs": Outputs(options["outputs"])})
 
@@ -130,7 +130,7 @@ class Collected:
         self._adds = outputs is Outputs.SUM
 
     def add(self, pairs: list[tuple[str, int]]) -> None:
-        """Some outputs, in their order."""
+        """Add some outputs, in their order."""
         self.num_outputs += len(pairs)
         if self._adds:
             add_up(self.numbers, pairs)

@@ -192,7 +192,7 @@ class CpuUse:
 
     @classmethod
     def now(cls) -> Self:
-        """Return the use so far."""
+        """Return the use of this process so far."""
         use = resource.getrusage(resource.RUSAGE_SELF)
         return cls(use.ru_utime, use.ru_stime, use.ru_nvcsw + use.ru_nivcsw)
 
