@@ -119,7 +119,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
 
 
 def written(case: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:
-    """The figures of one case, printed."""
+    """Yield the figures of one case, printed."""
     for result in run_case(case, options, rest):
         write(result, options.json)
         yield result
@@ -139,7 +139,7 @@ def run_check(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:
-    """The figures of one case, each with what the machine was like."""
+    """Yield the figures of one case, each with the state of the machine."""
     case, module = CASES[name], importlib.import_module(f"bench.{name.replace('-', '_')}")
     own = own_options(module, rest) | {
         key: value for key, value in shared_options(options).items() if key in case.takes

@@ -39,7 +39,7 @@ QUICK_GB: Final = 0.01
 
 
 def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
-    """The options of this case."""
+    """Return the options of this case."""
     parser = argparse.ArgumentParser(prog="python -m bench batch")
     parser.add_argument(
         "--gb", type=float, default=10.0, help="how much data is generated, in 10^9 bytes (default: 10)"
@@ -58,7 +58,7 @@ class Pairs:
         self._num_pairs = num_pairs
 
     def __call__(self, subtask: int, parallelism: int) -> Iterator[Any]:
-        """The batches of ``subtask``."""
+        """Yield the batches of ``subtask``."""
         import pyarrow as pa  # in the TaskManagers, too
 
         rng = np.random.default_rng(subtask)
@@ -74,7 +74,7 @@ class Pairs:
 def run(
     runs: int, *, quick: bool = False, gb: float = 10.0, memory: str = "128 mb", directory: Path | None = None
 ) -> list[Result]:
-    """The seconds of the job, with the memory of its processes."""
+    """Measure the seconds of the job, with the memory of its processes."""
     size = QUICK_GB if quick else gb
     seconds: list[float] = []
     details: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def one_run(num_pairs: int, memory: str, directory: Path | None) -> tuple[float,
 
 
 def counted(address: str, num_pairs: int, memory: str) -> tuple[int, int]:
-    """The numbers of keys and of pairs."""
+    """Return the numbers of keys and of pairs."""
     import pyarrow as pa
 
     options = {"flowlet.jobmanager": address, "execution.sorted-inputs.memory": memory}

@@ -26,7 +26,7 @@ CASES: Final = {
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench channels", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -111,7 +111,9 @@ def compare(
 def pair(
     gauge: str, now: Gauge, before: Gauge, number: int, *, is_beside: bool = False
 ) -> tuple[Sequence[Figure], Sequence[Figure]]:
-    """The figures of both; every second time this checkout begins, and the other one follows, or runs beside it."""
+    """Return the figures of both; every second time this checkout begins, and the other one follows, or runs beside
+    it.
+    """
     with ThreadPoolExecutor(2 if is_beside else 1) as pool:
         if number % 2:
             ours, theirs = pool.submit(now, gauge), pool.submit(before, gauge)
@@ -180,14 +182,14 @@ def measure(checkout: Path, gauge: str, *, quick: bool = False, by_cpu: bool = F
 
 
 def of_cpu(figures: Sequence[Figure]) -> list[Figure]:
-    """The CPU seconds of the figures for which something was done."""
+    """Return the CPU seconds of the figures that took any."""
     return [
         Figure(f"{each.name}: CPU s", each.cpu_s, more_is_better=False) for each in figures if each.cpu_s >= MIN_CPU_S
     ]
 
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
-    """The options of check alone."""
+    """Return the options of check alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

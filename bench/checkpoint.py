@@ -37,7 +37,7 @@ QUICK_SECONDS: Final = 0.5
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -39,7 +39,7 @@ INSERT: Final = f"INSERT INTO {TABLE} (id, name) VALUES (?, ?)"
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench database-sink", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

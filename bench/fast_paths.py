@@ -197,7 +197,7 @@ FAST_PATHS: Final = (
 
 
 def edited(checkout: Path, path: FastPath) -> Path:
-    """The checkout without the path.
+    """Return the checkout without the path.
 
     Raises:
         CheckError: a text does not stand in its module once.
@@ -232,7 +232,7 @@ def results_of(paths: Sequence[FastPath], num_pairs: int, *, quick: bool = False
 
 
 def row_of(path: FastPath, result: Result) -> str:
-    """The row of the page."""
+    """Return the row of the page."""
     modules = "<br>".join(f"`{module}`" for module in path.modules) or "<br>".join(
         f"in `{module}`" for module in dict.fromkeys(edit.module for edit in path.edits)
     )

@@ -48,7 +48,7 @@ class EndlessReader:
         self._values = endless_records()
 
     def poll_chunk(self) -> Chunk | None:
-        """The next thousand records; there is always one."""
+        """Return the next thousand records; there is always one."""
         return Chunk(self._values.copy())  # the consumer owns the list
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Sample:
 
 
 def add_pair(environment: StreamExecutionEnvironment, number: int, make_consumer: Callable[[], StreamOperator]) -> None:
-    """A source and a consumer, tasks of their own in slots of their own."""
+    """Add a source and a consumer: tasks of their own in slots of their own."""
     records = environment.from_source(EndlessSource(), WatermarkStrategy.no_watermarks(), f"source {number}")
     moved = records.slot_sharing_group(f"source {number}").rebalance()
     into_operator(moved, f"consumer {number}", make_consumer).slot_sharing_group(f"consumer {number}")
@@ -207,7 +207,7 @@ def compare(folder: Path, window_s: float) -> tuple[list[Sample], Sample]:
 
 
 def percent_of_alone(alone: list[Sample], beside: Sample) -> float:
-    """The rate beside the stalled consumer, in percent of the mean rate alone."""
+    """Return the rate beside the stalled consumer, in percent of the mean rate alone."""
     return 100.0 * beside.records_per_s / statistics.mean(sample.records_per_s for sample in alone)
 
 

@@ -44,7 +44,7 @@ BATCH: Final = 1_000
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench kafka-ends", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

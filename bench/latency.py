@@ -133,7 +133,7 @@ class PacedSource(Source):
         self._num_records = num_records
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """The one reader."""
+        """Return the one reader."""
         assert parallelism == 1
         return PacedReader(self._num_records)
 
@@ -183,7 +183,7 @@ class BusyReader:
         return Chunk([])
 
     def close(self) -> None:
-        """The task was cancelled."""
+        """Write how much was done: the task was cancelled."""
         seconds = (time.monotonic_ns() - self._start_ns) / 1e9
         self._report.write_text(json.dumps({"units_per_s": self._num_units / seconds}), encoding="ascii")
 
@@ -252,7 +252,7 @@ def wait_for_file(file: Path, timeout_s: float) -> None:
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench latency", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

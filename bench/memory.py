@@ -151,7 +151,7 @@ def network(name: str) -> StandaloneNetwork:
 
 
 def cancel_at_once(_partition: ResultPartition, gate: SingleInputGate) -> None:
-    """The request may not even have arrived."""
+    """Cancel when the request may not even have arrived."""
     gate.close()
 
 
@@ -175,7 +175,7 @@ def cancel_with_a_buffer_in_hand(partition: ResultPartition, gate: SingleInputGa
 
 
 def fail(partition: ResultPartition, gate: SingleInputGate) -> None:
-    """The producer gives up while its consumer reads."""
+    """Fail the partition while its consumer reads."""
     partition.emit_record(bytes(100), 0)
     partition.flush_all()
     read(gate)
@@ -280,7 +280,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -48,7 +48,7 @@ PEERS: Final = (*words.NAMES, "by-hand")
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench nexmark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -73,7 +73,7 @@ def run(
     events: int = NUM_EVENTS,
     profile: bool = False,
 ) -> list[Result]:
-    """Every query with all its contenders, in turns."""
+    """Measure every query with all its contenders, in turns."""
     works = [
         work_of(query, form, QUICK_EVENTS if quick else events) for query in only for form in forms_of(query, forms)
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 
 def choices(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
-    """A type for ``add_argument``: some of ``known``, separated by commas."""
+    """Return a type for ``add_argument``: some of ``known``, separated by commas."""
 
     def parse(text: str) -> tuple[str, ...]:
         chosen = tuple(text.split(","))

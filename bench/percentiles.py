@@ -22,5 +22,5 @@ def evaluated(latencies_ns: Sequence[int]) -> dict[str, Any]:
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The smallest value that at least ``share`` of all are not above."""
+    """Return the smallest value that at least a ``share`` of all values do not exceed."""
     return ordered[max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1)]

@@ -29,7 +29,7 @@ VARIANTS: Final = {
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench process-model", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -51,7 +51,7 @@ def run(
     variants: Sequence[str] = tuple(VARIANTS),
     words: int = NUM_WORDS,
 ) -> list[Result]:
-    """Every form by itself."""
+    """Measure every form by itself."""
     num_words, made_words = (QUICK_WORDS, QUICK_WORDS // 4) if quick else (words, MADE_WORDS)
     results = []
     for form in forms:

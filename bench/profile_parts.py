@@ -144,7 +144,7 @@ def ns_per_record(stacks: Iterable[str], run: Run, num_records: int) -> dict[str
 
 
 def part_of(frames: Sequence[str]) -> str:
-    """The part of the innermost frame that belongs to one; frames come outermost first, each as ``function
+    """Return the part of the innermost frame that belongs to one; frames come outermost first, each as ``function
     (file:line)``.
     """
     for frame in reversed(frames):

@@ -56,7 +56,7 @@ PEERS: Final = ("pyflink", "bytewax", "plain", "by-hand")
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench programs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -95,7 +95,7 @@ def run(
     events: int = NUM_RECORDS,
     profile: bool = False,
 ) -> list[Result]:
-    """Every program with all its contenders, in turns."""
+    """Measure every program with all its contenders, in turns."""
     num_records = QUICK_RECORDS if quick else events
     works = [work_of(program, form, num_records) for program in only for form in forms]
     return run_works(works, num_runs, set(PEERS) if "all" in peers else peers, taskmanagers, has_profile=profile)
@@ -157,7 +157,7 @@ def run_works(
 
 
 def ours(work: Work, task_managers: Sequence[int]) -> Iterator[Contender]:
-    """The work on so many TaskManagers."""
+    """Yield the work on each number of TaskManagers."""
     for number in task_managers:
         name = f"{work.name}, {number} TaskManager{'s' if number > 1 else ''}"
         deployment = Deployment(number)
@@ -165,7 +165,7 @@ def ours(work: Work, task_managers: Sequence[int]) -> Iterator[Contender]:
 
 
 def smaller(work: Work, records_of_a_million: int) -> Work:
-    """The work with as many records as a slow peer can do in some seconds."""
+    """Return the work with as many records as a slow peer can do in some seconds."""
     share = min(1.0, work.inputs[0].num_records / NUM_RECORDS)
     return work.with_at_most(max(2, int(records_of_a_million * share)))
 

@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 
 
 def git_revision() -> str:
-    """The commit, with ``-dirty`` if the work tree differs from it."""
+    """Return the commit, with ``-dirty`` if the work tree differs from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)

@@ -52,7 +52,7 @@ def is_rising(rates: Sequence[float]) -> bool:
 
 
 def run_rounds(contenders: Sequence[Contender], num_rounds: int) -> dict[str, list[Run]]:
-    """Every contender once per round, in another order each time."""
+    """Run every contender once per round, in another order each time."""
     by_name = {contender.name: contender for contender in contenders}
     runs: dict[str, list[Run]] = {name: [] for name in by_name}
     for order in orders(list(by_name), num_rounds):

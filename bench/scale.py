@@ -103,7 +103,7 @@ class OneRecordSplits(SplitSource):
         self._num_splits = num_splits
 
     def create_splits(self, parallelism: int) -> Mapping[str, int]:
-        """Numbers."""
+        """Return one number per split."""
         return {f"split {number}": number for number in range(self._num_splits)}
 
     def read_split(self, split: int, num_read: int) -> Iterator[int]:
@@ -181,11 +181,11 @@ class _Brokers(KafkaBrokers):
         return [("topic", number) for number in range(self._num_partitions)]
 
     def edges(self, partitions: Sequence[tuple[str, int]], kind: OffsetKind) -> dict[tuple[str, int], int]:
-        """Zero."""
+        """Return 0 for each partition."""
         return dict.fromkeys(partitions, 0)
 
     def at_time(self, partitions: Sequence[tuple[str, int]], timestamp_ms: int) -> dict[tuple[str, int], int]:
-        """Zero."""
+        """Return 0 for each partition."""
         return dict.fromkeys(partitions, 0)
 
     def committed(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -342,7 +342,7 @@ CASES: Final[dict[str, Callable[[int], float]]] = {
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench scale", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -376,10 +376,10 @@ def run(
 
 
 def lowest(works: Sequence[Callable[[], float]], num_runs: int) -> Iterator[list[float]]:
-    """The least CPU seconds of each of these until now, round by round, each round with all of them: first after so
-    many rounds.
+    """Yield the least CPU seconds of each work until now, after each round; a round does all works.
 
-    Of short ones first after more, when each has spent ``MIN_CPU_S`` or ``MAX_RUNS`` are done.
+    The first figures come after ``num_runs`` rounds; for short works later, when each has spent ``MIN_CPU_S`` or
+    ``MAX_RUNS`` are done.
     """
     spent: list[list[float]] = [[] for _ in works]
     while True:
@@ -393,12 +393,12 @@ def lowest(works: Sequence[Callable[[], float]], num_runs: int) -> Iterator[list
 
 
 def growth_of(seconds: Sequence[float]) -> list[float]:
-    """Return by how much each time is more than the previous one."""
+    """Return each time divided by the previous one."""
     return [after / max(before, 1e-9) for before, after in itertools.pairwise(seconds)]
 
 
 def grown(name: str, sizes: Sequence[int], num_runs: int) -> list[Result]:
-    """The time per item and the growth of one case."""
+    """Return the time per item and the growth of one case."""
     seconds = in_child(
         "grow", name, json.dumps(sizes), str(num_runs), environ=os.environ | ({} if name in NETWORKED else KEEPS_MEMORY)
     )

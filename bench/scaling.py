@@ -23,7 +23,7 @@ _TWO: Final = "2 TaskManagers"
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench scaling", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -43,7 +43,7 @@ def run(
     source: str = SOURCES[0],
     words: int = NUM_WORDS,
 ) -> list[Result]:
-    """Every form by itself."""
+    """Measure every form by itself."""
     num_words, made_words = (QUICK_WORDS, QUICK_WORDS // 4) if quick else (words, MADE_WORDS)
     return [
         result

@@ -29,7 +29,7 @@ _CHECKED_PAIRS: Final = 400_000
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench shuffle", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -52,7 +52,7 @@ def run(
     sources: Sequence[str] = SOURCES,
     pairs: int = NUM_PAIRS,
 ) -> list[Result]:
-    """Every kind of key by itself: all forms with all sources, and the peers, in turns."""
+    """Measure every kind of key by itself: all forms with all sources, and the peers, in turns."""
     results = []
     for kind in keys:
         size, table = (_QUICK_PAIRS, QUICK_KEYS[kind]) if quick else (pairs, KEYS[kind])

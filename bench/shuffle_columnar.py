@@ -28,7 +28,7 @@ _CHECKED_ROWS: Final = 400_000
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench shuffle-columnar", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -47,7 +47,7 @@ def run(
     sources: Sequence[str] = SOURCES,
     rows: int = NUM_ROWS,
 ) -> list[Result]:
-    """Every form with every source, and the peers, in turns."""
+    """Measure every form with every source, and the peers, in turns."""
     size, keys = (_QUICK_ROWS, _QUICK_KEYS) if quick else (rows, KEYS)
     jobs = [Job(form, source, keys, size) for form in forms for source in sources]
     for job in {job.form: job for job in jobs}.values():

@@ -79,13 +79,13 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
 
 
 def columns_of(pairs: Pairs) -> Chunk:
-    """The records by column."""
+    """Return the records by column."""
     numbers, texts = zip(*pairs, strict=True)
     return Chunk.of_columns(Columns(len(pairs), (ListColumn(list(numbers)), ListColumn(list(texts))), Shape.TUPLE))
 
 
 def measured(write: Callable[[Path, int], None], num_chunks: int) -> Run:
-    """The rate of one run into a new folder."""
+    """Return the rate of one run into a new folder."""
     with tempfile.TemporaryDirectory() as folder, ForeignLoad() as load:
         start = time.perf_counter()
         write(Path(folder), num_chunks)

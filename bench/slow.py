@@ -87,7 +87,7 @@ class Waits:
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench slow", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -98,7 +98,7 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def run(num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(KINDS)) -> list[Result]:
-    """Every kind ``num_runs`` times, one after another; the longest wait of all runs counts for the verdict."""
+    """Measure every kind ``num_runs`` times, one after another; the longest wait of all runs counts for the verdict."""
     results: list[Result] = []
     with Clusters() as clusters:
         noise = measured(clusters, slow_functions.NOTHING, is_quick=quick)
@@ -207,14 +207,14 @@ class Clusters:
         self._stack.close()
 
     def get(self) -> Cluster:
-        """The cluster that runs."""
+        """Return the cluster that runs."""
         if self._cluster is None:
             self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="flowlet-bench-")))
             self._cluster = self._stack.enter_context(Cluster(self.folder, num_task_managers=1, slots=2, pins=False))
         return self._cluster
 
     def target(self) -> RemoteTarget:
-        """The address and secret of the cluster's JobManager."""
+        """Return the address and secret of the cluster's JobManager."""
         host, _, port = self.get().address.rpartition(":")
         return RemoteTarget(host, int(port), self.get().secret_file)
 
@@ -309,7 +309,7 @@ def barrier_ms(job: "WatchedJob", limit_s: float) -> float:
 
 
 def overtaking_ms(job: "WatchedJob", limit_s: float) -> float:
-    """The duration of the next unaligned checkpoint, from its trigger to the last acknowledgement."""
+    """Return the duration of the next unaligned checkpoint, from its trigger to the last acknowledgement."""
     last_id = max((each["id"] for each in job.checkpoints()), default=0)
     found: list[float] = []
 
@@ -322,7 +322,7 @@ def overtaking_ms(job: "WatchedJob", limit_s: float) -> float:
 
 
 def result_ms(received: "Received", beats: Beats, limit_s: float) -> float:
-    """The longest way of a result; or the age of the oldest one that has not come yet, if that is longer."""
+    """Return the longest way of a result, in ms; wait for the oldest one that is late.  Infinity: above ``limit_s``."""
     oldest_ns = beats.emitted_at(received.number)
     waiting_ns = time.monotonic_ns() - oldest_ns if oldest_ns else 0
     if waiting_ns > 1e6 * BUFFER_TIMEOUT_MS:  # it is late: how late?
@@ -363,7 +363,7 @@ class WatchedJob:
         return number
 
     def checkpoints(self) -> list[JobDocument]:
-        """The last ones, newest first."""
+        """Return the last checkpoints, newest first."""
         history: list[JobDocument] = self.client.call(lambda api: api.checkpoints(self.job_id))["history"]
         return history
 

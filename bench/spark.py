@@ -122,7 +122,7 @@ def why_missing() -> str | None:
 
 
 def cached_rows(spark: Any, num_rows: int) -> Any:
-    """The DataFrame, computed."""
+    """Return the DataFrame, computed."""
     from pyspark.sql import functions
 
     key = functions.concat(functions.lit("key-"), (functions.col("id") % 1000).cast("string"))
@@ -147,7 +147,7 @@ def start_gates(stack: ExitStack, jobmanager: str, df: Any, folder: Path) -> dic
 
 
 def start_summing(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeInformation, folder: Path) -> JobClient:
-    """A running job, gate and sink in one task."""
+    """Return a running job, gate and sink in one task."""
     configuration = Configuration()
     configuration.set_string("flowlet.jobmanager", jobmanager)
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)

@@ -42,7 +42,7 @@ NUM_ROWS: Final = 400_000
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench state", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -121,7 +121,7 @@ def aggregate(rows: aggregated_rows.Rows, num_runs: int) -> list[Result]:
 
 
 def snapshots(content: Content, backend: str, num_runs: int) -> list[Result]:
-    """The figures of one state."""
+    """Return the figures of one state."""
     runs = [measure(content, BACKENDS[backend]) for _ in range(num_runs)]
     name = f"state {backend}, {content.num_keys} {content.keys} keys, {content.values}"
     details = {"runs": [asdict(each) for each in runs], "num_keys": content.num_keys}

@@ -17,8 +17,8 @@ NOISY_CORES: Final = 0.15
 
 
 def markdown(documents: Sequence[Mapping[str, Any]]) -> str:
-    """The page: where it was measured, then one table per case in the order of the figures; the last of several with
-    one name in a case.
+    """Return the page: the machine, then one table per case in the order of the figures.  Of several figures with one
+    name in a case, the last one counts.
     """
     latest = {(document.get("case"), document["name"]): document for document in documents}
     lines = [_HEAD.format(noisy=NOISY_CORES), *_origin(list(latest.values()))]

@@ -102,7 +102,7 @@ def is_installed(case: str) -> bool:
 
 
 def event(process: Process, key: str, timeout_s: float) -> dict[str, Any]:
-    """The next line of a child that has ``key``."""
+    """Return the next line of a child that has ``key``."""
     found: dict[str, Any] = json.loads(process.wait_for_line(rf'^\{{.*"{key}"', timeout_s).string)
     return found
 
@@ -196,7 +196,7 @@ def cores() -> tuple[int, int] | None:
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench transport", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -62,7 +62,7 @@ def wake_by_thread(num_records: int) -> list[Sample]:
 
 
 def wake_by_process(num_records: int) -> list[Sample]:
-    """The producer is another process; one TCP connection on the loopback interface."""
+    """Wake the task by another process, over one TCP connection on the loopback interface."""
     arguments = [sys.executable, "-m", "bench.wakeup_task", str(num_records), str(PAUSE_US)]
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -84,7 +84,7 @@ def finish(producer: Process, num_records: int) -> None:
 
 
 def run_task(task: ProbedTask, num_records: int, feed: Callable[[], None]) -> list[Sample]:
-    """The samples of a task that is fed once it is suspended, to its end."""
+    """Run a task to its end, fed once it is suspended; return its samples."""
     try:
         task.start()
         feed()
@@ -117,7 +117,7 @@ def evaluate(samples: Sequence[Sample], num_skipped: int) -> dict[str, Any]:
 
 
 def in_us(prefix: str, values_ns: Iterable[int]) -> dict[str, float]:
-    """The percentiles."""
+    """Return the percentiles."""
     ordered = sorted(values_ns)
     return {f"{prefix}{name}_us": percentile(ordered, share) / 1000 for name, share in PERCENTILES.items()}
 
@@ -186,7 +186,7 @@ def num_switches(task: ProbedTask) -> int:
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench wakeup", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

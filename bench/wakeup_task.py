@@ -60,7 +60,7 @@ def task_manager_settings() -> Iterator[None]:
 
 
 def network(name: str) -> StandaloneNetwork:
-    """The network stack of one process."""
+    """Return the network stack of one process."""
     return StandaloneNetwork(NetstackConfig(security=SecurityConfig.hmac(bytes(32))), name)
 
 
@@ -188,7 +188,7 @@ def produce(partition: ResultPartition, num_records: int, pause_s: float) -> Non
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The producer as a process of its own."""
+    """Run the producer as a process of its own."""
     num_records, pause_us = map(int, arguments)
     with task_manager_settings(), network("producer") as stack:
         address = stack.serve()

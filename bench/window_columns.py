@@ -110,7 +110,7 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
 
 
 def in_kernels(work: Work, table: Any) -> int:
-    """The number of results; batches are cut before."""
+    """Return the number of results; batches are cut before."""
     shape = AlignedWindows(WINDOW_MS, work.slide_ms)
     windows = columnar_windows(WindowedAggregation(shape, _AGGREGATES, "k", table.schema.field("k").type))
     total, num_results = 0, 0
@@ -128,12 +128,12 @@ def in_kernels(work: Work, table: Any) -> int:
 
 
 def fired(windows: WindowTables[Any], watermark: int) -> Iterator[Any]:
-    """The results up to a watermark."""
+    """Return the results up to a watermark."""
     return (emitted.batch for emitted in windows.fire(watermark))
 
 
 def by_hand(work: Work, table: Any) -> int:
-    """The number of groups."""
+    """Return the number of groups."""
     times, total, num_groups = table.column("ts").to_numpy(), 0, 0
     for offset in range(0, WINDOW_MS, work.slide_ms):
         starts = pa.array((times - offset) // WINDOW_MS)
@@ -149,7 +149,7 @@ def by_hand(work: Work, table: Any) -> int:
 
 
 def in_job(table: Any) -> int:
-    """The number of results of a job in this process."""
+    """Return the number of results of a job in this process."""
     environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     _tables[:] = [table]
     rows = environment.from_arrow(ready_batches, table.schema).with_event_time("ts", Duration.of_millis(0))
@@ -161,7 +161,7 @@ def in_job(table: Any) -> int:
 
 
 def ready_batches(_subtask: int, _parallelism: int) -> list[Any]:
-    """The rows of the job, which runs in this process: a table is too large to be sent with it."""
+    """Return the rows of the job, which runs in this process: a table is too large to be sent with it."""
     batches: list[Any] = _tables[0].to_batches(ROWS_PER_JOB_BATCH)
     return batches
 

@@ -52,7 +52,7 @@ PEERS: Final = ("flink", "pyflink")
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench windows", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -75,7 +75,7 @@ def run(
     events: int = NUM_RECORDS,
     profile: bool = False,
 ) -> list[Result]:
-    """Every number of keys, form and parallelism, with all contenders in turns."""
+    """Measure every number of keys, form and parallelism, with all contenders in turns."""
     if profile and (missing := profile_parts.why_missing()):
         raise SystemExit(f"--profile: {missing}")
     num_records = QUICK_RECORDS if quick else events
@@ -122,7 +122,7 @@ def name_of(way: str, form: str, num_keys: int) -> str:
 
 
 def ours(form: str, num_keys: int, number: int, num_records: int, ways: Sequence[str]) -> Iterator[Contender]:
-    """The ways on so many TaskManagers."""
+    """Yield the ways on ``number`` TaskManagers."""
     deployment = Deployment(number)
     for way in ways:
         name = f"{name_of(way, form, num_keys)}, {number} TaskManager{'s' if number > 1 else ''}"

@@ -27,7 +27,7 @@ _CHECKED_WORDS: Final = 400_000
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
-    """The options of this case alone."""
+    """Return the options of this case alone."""
     parser = argparse.ArgumentParser(
         prog="python -m bench wordcount", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -48,7 +48,7 @@ def run(
     topology: str = TOPOLOGIES[0],
     words: int = NUM_WORDS,
 ) -> list[Result]:
-    """Every form with every source, and the peers, in turns."""
+    """Measure every form with every source, and the peers, in turns."""
     num_words, made_words = (QUICK_WORDS, QUICK_WORDS // 4) if quick else (words, MADE_WORDS)
     jobs = [Job(form, source, topology, num_words, made_words) for form in forms for source in sources]
     for job in {job.form: job for job in jobs}.values():

@@ -110,7 +110,7 @@ class MarkedReader:
         self._has_started = False
 
     def poll_chunk(self) -> Chunk | None:
-        """The next chunk."""
+        """Return the next chunk."""
         if not self._has_started:
             self._has_started = True
             self._start_file.write_text(str(time.monotonic_ns()), encoding="ascii")
@@ -201,7 +201,7 @@ class CheckedSink(StreamOperator):
             last[key] = value
 
     def finish(self) -> None:
-        """The input is over: the clock stops here; the file appears whole or not at all."""
+        """Stop the clock and write the report: the input is over.  The file appears whole or not at all."""
         end_ns = time.monotonic_ns()
         self._fold_kept()
         file = self._folder / f"{_SINK_PREFIX}{self.ctx.subtask}"
@@ -211,7 +211,7 @@ class CheckedSink(StreamOperator):
 
 
 def pairs_of(chunk: Chunk) -> Iterable[tuple[Any, Any]]:
-    """The records of a chunk, whose two fields are key and value."""
+    """Return the records of a chunk, whose two fields are key and value."""
     if chunk.columns is None:
         return chunk.values
     keys, values = chunk.columns.fields
@@ -219,7 +219,7 @@ def pairs_of(chunk: Chunk) -> Iterable[tuple[Any, Any]]:
 
 
 def merged_last(reports: Reports) -> dict[Any, Any]:
-    """The last value of every key.
+    """Return the last value of every key.
 
     Raises:
         WrongOutputError: a key was counted by two subtasks.
@@ -233,7 +233,7 @@ def merged_last(reports: Reports) -> dict[Any, Any]:
 
 
 def check_num_outputs(reports: Reports, expected: int) -> None:
-    """Every input record gave one output.
+    """Check that every input record gave one output.
 
     Raises:
         WrongOutputError: they did not.
@@ -244,7 +244,7 @@ def check_num_outputs(reports: Reports, expected: int) -> None:
 
 
 def check_last_values(reports: Reports, expected: Mapping[Any, Any]) -> None:
-    """Every key ended where it should.
+    """Check that every key ended where it should.
 
     Raises:
         WrongOutputError: a record was lost, counted twice, or counted for another key.

@@ -36,13 +36,13 @@ class InputSource(Source):
     number: int
 
     def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
-        """The reader of one subtask; makes the records, which is not measured."""
+        """Return the reader of one subtask; the time to make its records is not measured."""
         chunks = in_chunks(self.content.records(subtask, parallelism))
         return MarkedReader(chunks, self.folder, _READERS_PER_INPUT * self.number + subtask)
 
 
 def in_chunks(records: Iterator[Any]) -> Iterator[Chunk]:
-    """The records, which are looked up one after the other, as they are for the plain loop."""
+    """Yield the records; they are looked up one after the other, as for the plain loop."""
     while values := list(itertools.islice(records, RECORDS_PER_CHUNK)):
         yield Chunk(values)
 
@@ -95,7 +95,7 @@ def summed(reports: Reports) -> Reports:
 
 
 def build(work: Work, environment: StreamExecutionEnvironment, folder: Path) -> None:
-    """The program between its sources and sinks."""
+    """Build the program between its sources and sinks."""
     inputs = []
     for number, each in enumerate(work.inputs):
         source, record_type = InputSource(folder, each, number), Types.STRING() if is_text(each) else None

@@ -77,7 +77,7 @@ class Batches:
     kind: str
 
     def __call__(self, subtask: int, parallelism: int) -> Iterator[Any]:
-        """The share of one subtask."""
+        """Return the share of one subtask."""
         start, stop = pairs.share(self.num_rows, subtask, parallelism)
         batches = (sliced if self.kind == "sliced" else produced)(self.keys, start, stop)
         return marked(batches, self.folder / f"{START_PREFIX}{subtask}")
@@ -104,7 +104,7 @@ class Job:
         return pairs.Job(keys=self.keys, num_pairs=self.num_rows, inspects_all=self.inspects_all)
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
-        """The program."""
+        """Build the program."""
         rows = environment.from_arrow(Batches(folder, self.num_rows, self.keys, self.source), SCHEMA)
         sums = rows.key_by("k").sum("v", emit=FORMS[self.form])
         into_sink(
@@ -120,7 +120,7 @@ class Job:
         return Keep.last_cycles(self.num_rows, self.keys.table, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
-        """Every key ends at the sum that it has; with ``rows``, there is exactly one output per row."""
+        """Check that every key ends at its sum; with ``rows``, also that there is exactly one output per row."""
         check_last_values(reports, self.as_pairs.sums())
         if self.form == "rows":
             check_num_outputs(reports, self.num_rows)

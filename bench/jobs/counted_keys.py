@@ -39,7 +39,7 @@ class CyclingSource(Source):
     num_keys: int
 
     def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
-        """The reader of one subtask."""
+        """Return the reader of one subtask."""
         start, stop = self.num_records * subtask // parallelism, self.num_records * (subtask + 1) // parallelism
         return MarkedReader(self._chunks(start, stop), self.folder, subtask)
 
@@ -68,7 +68,7 @@ class CountedKeys:
     interval_ms: int | None
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
-        """The program."""
+        """Build the program."""
         if self.interval_ms is not None:
             checkpoints = folder / "checkpoints"
             checkpoints.mkdir()

@@ -43,7 +43,7 @@ class FillingReader:
         self._paced = PacedReader(num_paced)
 
     def poll_chunk(self) -> Chunk | None:
-        """The next keys, or the next record when it is due."""
+        """Return the next keys, or the next record when it is due."""
         start = self._next_key
         if start < self._num_keys:
             self._next_key = min(start + RECORDS_PER_CHUNK, self._num_keys)
@@ -66,7 +66,7 @@ class FillingSource(Source):
     num_paced: int
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """The one reader."""
+        """Return the one reader."""
         assert parallelism == 1
         return FillingReader(self.num_keys, self.num_paced)
 

@@ -37,7 +37,7 @@ class EventTime(TimestampAssigner):
 
 
 def timed(events: DataStream) -> DataStream:
-    """The events with timestamps and watermarks."""
+    """Return the events with timestamps and watermarks."""
     return events.assign_timestamps_and_watermarks(
         WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(EventTime())
     )
@@ -49,7 +49,7 @@ def auctions_of(events: DataStream) -> DataStream:
 
 
 def merit(bid: Bid) -> tuple[int, int, int]:
-    """The bid of the largest merit wins."""
+    """Return the merit of a bid: the bid of the largest merit wins."""
     return bid.price, -bid.date_time, -bid.bidder
 
 
@@ -65,12 +65,12 @@ class WinningBids(KeyedCoProcessFunction):
         self._bids = runtime_context.get_list_state(ListStateDescriptor("bids", ANY))
 
     def process_element1(self, value: Auction, ctx: KeyedCoProcessFunction.Context) -> None:
-        """An auction begins."""
+        """Begin an auction."""
         self._auction.update(value)
         ctx.timer_service().register_event_time_timer(value.expires)
 
     def process_element2(self, value: Bid, ctx: KeyedCoProcessFunction.Context) -> None:
-        """A bid, which may come before its auction, or after its end."""
+        """Keep a bid, which may come before its auction; drop it if the auction has ended."""
         auction = self._auction.value()
         if auction is None:
             ctx.timer_service().register_event_time_timer(value.date_time)
@@ -79,7 +79,7 @@ class WinningBids(KeyedCoProcessFunction):
         self._bids.add(value)
 
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterator[tuple[Auction, Bid]]:
-        """The auction is over, or there is none for some bids."""
+        """Emit the winner if the auction is over; drop bids that have no auction."""
         auction = self._auction.value()
         if auction is None:
             self._bids.update([bid for bid in self._bids if bid.date_time > timestamp])
@@ -204,14 +204,14 @@ class BidsOfCategory(KeyedCoProcessFunction):
         self._waiting = runtime_context.get_list_state(ListStateDescriptor("waiting", ANY))
 
     def process_element1(self, value: Auction, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """An auction, and the bids that were quicker."""
+        """Process an auction, and the bids that were quicker."""
         self._auction.update(value)
         for bid in self._waiting:
             yield bid_on(value, bid)
         self._waiting.clear()
 
     def process_element2(self, value: Bid, ctx: KeyedCoProcessFunction.Context) -> Pairs:
-        """A bid."""
+        """Process a bid."""
         auction = self._auction.value()
         if auction is None:
             self._waiting.add(value)
@@ -225,7 +225,7 @@ def bid_on(auction: Auction, bid: Bid) -> tuple[str, int]:
 
 
 def q20(events: DataStream) -> DataStream:
-    """The bids on auctions of one category, with the auction."""
+    """Return the bids on auctions of one category, with the auction."""
     auctions = events.filter(lambda event: isinstance(event, Auction) and event.category == CATEGORY)
     bids = bids_of(events).key_by(lambda bid: bid.auction, Types.LONG())
     return auctions.key_by(lambda auction: auction.id, Types.LONG()).connect(bids).process(BidsOfCategory(), PAIR)

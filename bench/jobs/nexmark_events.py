@@ -96,7 +96,7 @@ Event = Person | Auction | Bid
 
 
 def event(number: int) -> Event:
-    """The event of that number."""
+    """Return the event ``number``."""
     offset = number % EVENTS_PER_EPOCH
     if offset == 0:
         return _person(number)
@@ -110,12 +110,12 @@ def nested_event(number: int) -> dict[str, Any]:
 
 
 def as_text(made: Event) -> str:
-    """A line for Flink's Java program: the kind and the fields, between tabs."""
+    """Return a line for Flink's Java program: the kind and the fields, between tabs."""
     return "\t".join([made.kind, *map(str, vars(made).values())])
 
 
 def side_values() -> dict[int, str]:
-    """The table that bids are looked up in, by auction modulo its size."""
+    """Return the table that bids are looked up in, by auction modulo its size."""
     return {number: f"side{below(100, number):02d}" for number in range(NUM_SIDE_VALUES)}
 
 

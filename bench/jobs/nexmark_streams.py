@@ -250,7 +250,7 @@ def q8(events: DataStream) -> DataStream:
 
 
 def is_no_bid(event: NestedEvent) -> bool:
-    """A person or an auction."""
+    """Whether the event is a person or an auction."""
     return bool(event["kind"] != "bid")
 
 

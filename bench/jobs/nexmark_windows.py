@@ -48,12 +48,12 @@ LOW, HIGH = 10_000, 1_000_000  # ranks of prices
 
 
 def auction_of(bid: Bid) -> int:
-    """The key of many queries."""
+    """Return the auction of a bid: the key of many queries."""
     return bid.auction
 
 
 def bidder_of(bid: Bid) -> int:
-    """The key of others."""
+    """Return the bidder of a bid: the key of other queries."""
     return bid.bidder
 
 
@@ -95,7 +95,7 @@ class Hottest(WindowFunction[tuple[int, int, int], tuple[str, int], int, TimeWin
     """The auctions with the most bids of all in a window."""
 
     def apply(self, key: int, window: TimeWindow, inputs: Iterable[tuple[int, int, int]]) -> Pairs:
-        """The counts of one window."""
+        """Yield the auctions with the most bids in one window."""
         counts = list(inputs)
         most = max(count for _, _, count in counts)
         for end, auction, count in counts:
@@ -131,7 +131,7 @@ class Highest(AggregateFunction):
         return accumulator
 
     def merge(self, acc_a: list[Bid], acc_b: list[Bid]) -> list[Bid]:
-        """The higher ones."""
+        """Return the higher ones."""
         if not acc_a or not acc_b or acc_a[0].price == acc_b[0].price:
             return acc_a + acc_b
         return acc_a if acc_a[0].price > acc_b[0].price else acc_b
@@ -141,7 +141,7 @@ class HighestWithEnd(AllWindowFunction[list[Bid], tuple[str, int], TimeWindow]):
     """Auction, bidder and end of the window."""
 
     def apply(self, window: TimeWindow, inputs: Iterable[list[Bid]]) -> Pairs:
-        """The bids of one window."""
+        """Yield the bids of one window."""
         (bids,) = inputs
         for bid in bids:
             yield f"{bid.auction} {bid.bidder} {window.end}", bid.price
@@ -184,7 +184,7 @@ class ByTheClockOrAtTheEnd(Trigger[Bid, TimeWindow]):
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """The clock has passed it."""
+        """Fire: the clock has passed the window."""
         return TriggerResult.FIRE_AND_PURGE
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -304,7 +304,7 @@ class OfTheDay(WindowFunction[dict[str, int], tuple[str, int], Any, TimeWindow])
     """Day, key and name of each number."""
 
     def apply(self, key: Any, window: TimeWindow, inputs: Iterable[dict[str, int]]) -> Pairs:
-        """The numbers of one day."""
+        """Yield the numbers of one day."""
         (numbers,) = inputs
         for name, number in numbers.items():
             yield f"{window.start // DAY_MS} {key} {name}", number

@@ -53,7 +53,7 @@ KEYS: Final = {"int": Keys("int", 1000, 100_000), "str": Keys("str", 1_000_000, 
 
 @lru_cache(maxsize=1)
 def make_table(keys: Keys, seed: int = 1) -> list[Any]:
-    """The keys in a random order, each as often as the others."""
+    """Return the keys in a random order, each as often as the others."""
     numbers = [number % keys.size for number in range(keys.table)]
     random.Random(seed).shuffle(numbers)
     return [f"key{number:08d}" for number in numbers] if keys.kind == "str" else numbers
@@ -82,14 +82,14 @@ class PairSource(Source):
     kind: str
 
     def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
-        """The reader of one subtask; makes the table, which is not measured."""
+        """Return the reader of one subtask; the time to make its table is not measured."""
         start, stop = share(self.num_pairs, subtask, parallelism)
         chunks = sliced if self.kind == "sliced" else produced
         return MarkedReader(chunks(make_table(self.keys), start, stop), self.folder, subtask)
 
 
 def share(num_pairs: int, subtask: int, parallelism: int) -> tuple[int, int]:
-    """The numbers of a subtask."""
+    """Return the numbers of a subtask."""
     return num_pairs * subtask // parallelism, num_pairs * (subtask + 1) // parallelism
 
 
@@ -122,7 +122,7 @@ class Job:
         return f"shuffle {self.keys.name}, {self.form}, {self.source}"
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
-        """The program."""
+        """Build the program."""
         source = PairSource(folder, self.num_pairs, self.keys, self.source)
         pair_type = Types.TUPLE([self.keys.type, Types.LONG()])
         pairs = environment.from_source(source, WatermarkStrategy.no_watermarks(), "pairs", pair_type)
@@ -149,7 +149,7 @@ class Job:
         check_last_values(reports, self.sums())
 
     def sums(self) -> dict[Any, int]:
-        """The expected sums: the key at place p of the table gets p, p + size, p + 2 * size and so on."""
+        """Return the expected sums: the key at place p of the table gets p, p + size, p + 2 * size and so on."""
         table, sums = make_table(self.keys), dict[Any, int]()
         cycles, rest = divmod(self.num_pairs, len(table))
         for place, key in enumerate(table):

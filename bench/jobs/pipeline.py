@@ -66,7 +66,7 @@ def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperat
 
 
 def made_operator(make: Callable[[], StreamOperator], *, name: str) -> StreamOperator:  # noqa: ARG001  # a factory's
-    """The operator that ``make`` makes, which has a name of its own."""
+    """Return the operator that ``make`` makes; the factory finds this function by its name."""
     return make()
 
 
@@ -134,9 +134,7 @@ def run_program(
 
 @contextmanager
 def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[RunningJob]:
-    """A program of one subtask per operator on a cluster that is there already; it is cancelled at the end of the
-    block.
-    """
+    """Start a program of one subtask per operator on a running cluster; it is cancelled at the end of the block."""
     submit = _Submit(cluster)
     with closing(StreamExecutionEnvironment(submit=submit).set_parallelism(1)) as environment:
         build(environment)
@@ -161,7 +159,7 @@ class _Submit:
 
 
 def task_metrics(job: RunningJob) -> dict[str, Any]:
-    """The counters of every subtask."""
+    """Return the counters of every subtask."""
     return {
         f"{vertex['name']} {subtask['subtask']}": subtask["metrics"]
         for vertex in job.metrics()["vertices"]

@@ -31,7 +31,7 @@ class Hit:
 
 
 def parse_hit(line: str) -> Hit:
-    """A line of the combined log format."""
+    """Parse a line of the combined log format."""
     match = _LOG_LINE.match(line)
     if match is None:
         raise ValueError(f"not a line of a web server: {line!r}")
@@ -59,7 +59,7 @@ class Reading(NamedTuple):
 
 
 def parse_reading(line: str) -> Reading:
-    """A line of CSV."""
+    """Parse a line of CSV."""
     sensor, at, tenths, quality = line.split(",")
     return Reading(sensor, at, int(tenths), quality)
 
@@ -80,8 +80,8 @@ class Measurement(NamedTuple):
 
 
 def parse_measurement(line: str) -> Measurement:
-    """A line of CSV; readings that are not good have no value, every second one of the others has
-    its value as a float.
+    """Parse a line of CSV.  Readings that are not good have no value; every second one of the others has its value as a
+    float.
     """
     sensor, at, tenths, quality = line.split(",")
     value = int(tenths) if int(tenths) % 2 else float(tenths)
@@ -98,7 +98,7 @@ class Sale(NamedTuple):
 
 
 def parse_sale(line: str) -> Sale:
-    """A line of CSV."""
+    """Parse a line of CSV."""
     order, customer, cents, country = line.split(",")
     return Sale(int(order), customer, int(cents), country)
 
@@ -129,19 +129,19 @@ class Customer:
 
 
 def parse_order(line: str) -> Order:
-    """A line of CSV."""
+    """Parse a line of CSV."""
     order, customer, cents, country = line.split(",")
     return Order(int(order), customer, int(cents), country)
 
 
 def parse_customer(line: str) -> Customer:
-    """A line of CSV."""
+    """Parse a line of CSV."""
     customer, segment, percent_off = line.split(",")
     return Customer(customer, segment, int(percent_off))
 
 
 def parse_order_dict(line: str) -> dict[str, Any]:
-    """An order as dicts in a dict."""
+    """Return an order as dicts in a dict."""
     order, customer, cents, country = line.split(",")
     return {
         "kind": "order",
@@ -151,6 +151,6 @@ def parse_order_dict(line: str) -> dict[str, Any]:
 
 
 def parse_customer_dict(line: str) -> dict[str, Any]:
-    """A customer as dicts in a dict."""
+    """Return a customer as dicts in a dict."""
     customer, segment, percent_off = line.split(",")
     return {"kind": "customer", "customer": customer, "terms": {"segment": segment, "percent_off": int(percent_off)}}

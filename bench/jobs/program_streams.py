@@ -111,7 +111,7 @@ def is_no_view(event: dict[str, Any]) -> bool:
 
 
 def id_of_user(event: dict[str, Any]) -> int | str:
-    """A number, or the text of a guest."""
+    """Return the number of a user, or the text of a guest."""
     user: int | str = event["user"]["id"]
     return user
 
@@ -167,7 +167,7 @@ def parsed_hits(line: str) -> Iterator[dict[str, Any]]:
 
 
 def address_and_method(hit: dict[str, Any]) -> tuple[str, str]:
-    """A key of two fields."""
+    """Return a key of two fields."""
     return hit["address"], hit["request"]["method"]
 
 
@@ -275,7 +275,7 @@ NESTED_SALE: Final = Types.ROW([Types.ROW([Types.STRING(), Types.STRING()]), Typ
 
 
 def sale_row(line: str) -> Row:
-    """A line of CSV as a row with names."""
+    """Parse a line of CSV into a row with names."""
     order, customer, cents, country = line.split(",")
     return Row(order=int(order), customer=customer, cents=int(cents), country=country)
 
@@ -305,7 +305,7 @@ def typed_rows(lines: DataStream) -> DataStream:
 
 
 def nested_sale_rows(line: str) -> Iterator[Row]:
-    """A line of CSV as rows in a row, as a generator function gives it."""
+    """Parse a line of CSV into rows in a row, as a generator function does."""
     order, customer, cents, country = line.split(",")
     yield Row(Row(customer, country), Row(int(order), int(cents)))
 
@@ -316,7 +316,7 @@ def is_german(row: Row) -> bool:
 
 
 def customer_and_country(row: Row) -> tuple[str, str]:
-    """A key of two fields."""
+    """Return a key of two fields."""
     return row[0][0], row[0][1]
 
 
@@ -348,7 +348,7 @@ def typed_rows_twin(lines: DataStream) -> DataStream:
 
 
 def pairs_of_line(line: str) -> list[tuple[str, int]]:
-    """A pair per word; shorter words count for less, so that the functions are more than a pattern."""
+    """Return a pair per word; shorter words count for less, so that the functions are more than a pattern."""
     pairs = []
     for word in line.split():
         if word:
@@ -368,7 +368,7 @@ def text_tuples(lines: DataStream) -> DataStream:
 
 
 def listed_words(line: str) -> Iterator[list[Any]]:
-    """A list per word, as a generator function gives it."""
+    """Yield a list per word, as a generator function does."""
     for word in line.split():
         yield [word, {"letters": len(word)}]
 
@@ -386,7 +386,7 @@ class AddLetters(ReduceFunction):
 
 
 def word_of(record: list[Any]) -> str:
-    """The first field."""
+    """Return the first field: the word."""
     word: str = record[0]
     return word
 
@@ -444,11 +444,11 @@ class ParseBoth(CoMapFunction):
     """Lines of both kinds to dicts."""
 
     def map1(self, value: str) -> dict[str, Any]:
-        """An order."""
+        """Parse an order."""
         return parse_order_dict(value)
 
     def map2(self, value: str) -> dict[str, Any]:
-        """A customer."""
+        """Parse a customer."""
         return parse_customer_dict(value)
 
 

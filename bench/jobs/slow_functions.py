@@ -92,13 +92,13 @@ class Beats:
     # -- in the function
 
     def call(self) -> None:
-        """A call begins."""
+        """Note the time at which a call begins."""
         numbers = self.numbers
         numbers[_BEGUN] = 1
         numbers[_LAST_CALL] = time.monotonic_ns()
 
     def emit(self) -> int:
-        """A result is about to be emitted: the time, which is the result."""
+        """Note that a result is about to be emitted; return the time, which is the result."""
         numbers = self.numbers
         now, number = time.monotonic_ns(), numbers[_NUM_EMITTED]
         if number < _MAX_EMITTED:
@@ -170,7 +170,7 @@ class Slow(MapFunction):
     num_quick: int = 0
 
     def map(self, value: int) -> int:
-        """The time of its end."""
+        """Return the time of its end."""
         self.beats.call()
         if value >= self.num_quick:
             self.spend(self.duration_ms)
@@ -186,7 +186,7 @@ class SlowOnce(MapFunction):
     duration_ms: float
 
     def map(self, value: int) -> int:
-        """The time of its end."""
+        """Return the time of its end."""
         self.beats.call()
         if value == self.at:
             hold_lock(self.duration_ms)
@@ -203,7 +203,7 @@ class SlowGenerator(FlatMapFunction):
     duration_ms: float
 
     def flat_map(self, value: int) -> Iterable[int]:
-        """The times of their ends."""
+        """Yield the times of their ends."""
         for _ in range(self.num_results):
             self.beats.call()
             sleep(self.duration_ms)
@@ -234,7 +234,7 @@ class SlowSplits(SplitSource):
         self._slow = Slow(beats, sleep, duration_ms)
 
     def create_splits(self, parallelism: int) -> dict[str, int]:
-        """The numbers from 0 on."""
+        """Return the numbers from 0 on."""
         return {"numbers": 0}
 
     def read_split(self, split: int, num_read: int) -> Iterator[int]:
@@ -265,7 +265,7 @@ class SlowWindow(ProcessWindowFunction):
     duration_ms: float
 
     def process(self, key: int, context: ProcessWindowFunction.Context, elements: Iterable[int]) -> Iterable[int]:
-        """The time of its end."""
+        """Return the time of its end."""
         self.beats.call()
         sleep(self.duration_ms)
         return [self.beats.emit()]
@@ -285,7 +285,7 @@ class SlowTimers(KeyedProcessFunction):
         return ()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[int]:
-        """The time of its end."""
+        """Yield the time of its end."""
         self.beats.call()
         sleep(self.duration_ms)
         return [self.beats.emit()]
@@ -299,7 +299,7 @@ class SlowCalls(AsyncFunction):
     duration_ms: float
 
     async def async_invoke(self, value: int) -> list[int]:
-        """The time of its end."""
+        """Return the time of its end."""
         self.beats.call()
         await asyncio.sleep(self.duration_ms / 1000)
         return [self.beats.emit()]
@@ -318,7 +318,7 @@ class SlowOpen(MapFunction):
         sleep(self.duration_ms)
 
     def map(self, value: int) -> int:
-        """The time."""
+        """Return the time."""
         sleep(1)
         return self.beats.emit()
 
@@ -347,7 +347,7 @@ class SlowSink(Sink):
     duration_ms: float
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
-        """The writer of one subtask."""
+        """Return the writer of one subtask."""
         return SlowWriter(self.beats, self.duration_ms)
 
 
@@ -379,7 +379,7 @@ def from_slow_source(env: StreamExecutionEnvironment, beats: Beats, *, ms: float
 
 
 def from_data_generator(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """A function makes each record of a source; behind it is nothing that is slow."""
+    """Read from a source whose function makes each record slowly; no later operator is slow."""
     source = DataGeneratorSource(Slow(beats, sleep, 10).map, 10**9, type_info=Types.LONG())
     return env.from_source(source, WatermarkStrategy.no_watermarks(), "generated").map(
         lambda value: value, Types.LONG()
@@ -387,7 +387,7 @@ def from_data_generator(env: StreamExecutionEnvironment, beats: Beats) -> DataSt
 
 
 def from_splits(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """An iterator of the user gives the records of a split."""
+    """Read from a source whose records come from an iterator of the user."""
     source = SlowSplits(beats, 10)
     return env.from_source(source, WatermarkStrategy.no_watermarks(), "splits", Types.LONG()).map(
         lambda value: value, Types.LONG()
@@ -395,7 +395,7 @@ def from_splits(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def fired_windows(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """A thousand windows that end together."""
+    """Fire a thousand windows that end together."""
     keyed = env.add_source(FewThenNothing(1000), type_info=Types.LONG()).key_by(lambda value: value, Types.LONG())
     return keyed.window(TumblingEventTimeWindows.of(Duration.of_seconds(1))).process(
         SlowWindow(beats, 10), Types.LONG()
@@ -426,7 +426,7 @@ def opened(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def locked(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """The interpreter of the TaskManager does nothing else for 15 s."""
+    """Hold the interpreter of the TaskManager for 15 s."""
     return numbers(env).map(SlowOnce(beats, 1000, 15_000), Types.LONG())
 
 

@@ -75,7 +75,7 @@ class MarkedRows:
     folder: Path
 
     def __call__(self, subtask: int, parallelism: int) -> Iterator[Any]:
-        """The share of one subtask."""
+        """Return the share of one subtask."""
         ready = list(self.rows.batches(subtask, parallelism))
         return marked(iter(ready), self.folder / f"{START_PREFIX}{subtask}")
 
@@ -95,7 +95,7 @@ class WindowSink(CheckedSink):
 
 @lru_cache(maxsize=4)  # of columns and of Java
 def expected(rows: Rows) -> dict[str, int]:
-    """The sum of every window of every key, by key and start."""
+    """Return the sum of every window of every key, by key and start."""
     first = (window_sums.FIRST_MS - DELAY_MS) // WINDOW_MS
     num_windows = 1 + (window_sums.FIRST_MS + rows.num_rows // window_sums.RECORDS_PER_MS) // WINDOW_MS - first
     sums, counts = (np.zeros(rows.num_keys * num_windows) for _ in range(2))
@@ -111,7 +111,7 @@ def expected(rows: Rows) -> dict[str, int]:
 
 
 def build(rows: Rows, environment: StreamExecutionEnvironment, folder: Path) -> None:
-    """The program."""
+    """Build the program."""
     stream = environment.from_arrow(MarkedRows(rows, folder), rows.schema)
     timed = stream.with_event_time("ts", Duration.of_millis(DELAY_MS if rows.is_twin else 0))
     windows: Any = timed.key_by("k").window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
@@ -120,10 +120,10 @@ def build(rows: Rows, environment: StreamExecutionEnvironment, folder: Path) -> 
 
 
 def check(rows: Rows, reports: Reports) -> None:
-    """Every window has its sum.
+    """Check that every window has its sum.
 
     Raises:
-        WrongOutputError: something else came out.
+        WrongOutputError: the number of windows, or a sum, is wrong.
     """
     check_num_outputs(reports, len(expected(rows)))
     check_last_values(reports, expected(rows))

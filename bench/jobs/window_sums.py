@@ -73,7 +73,7 @@ def out_of_order(records: DataStream) -> DataStream:
 
 
 def reduced(records: DataStream) -> DataStream:
-    """The sum has the time of the first record."""
+    """Sum by a reduce function; the sum has the time of a record, from which the start of its window is found."""
     keyed = in_order(records).key_by(lambda record: record[0], Types.LONG())
     windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
     sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1], one[2]))
@@ -123,7 +123,7 @@ class WithStart(ProcessWindowFunction[int, tuple[str, int], int | str, TimeWindo
 
 
 def aggregated(records: DataStream) -> DataStream:
-    """The sum is a number."""
+    """Sum by an aggregate function; the sum is a number."""
     keyed = in_order(records).key_by(lambda record: record[0], Types.LONG())
     windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
     return windows.aggregate(Total(), WithStart(), Types.LONG(), PAIR)

@@ -88,7 +88,7 @@ class ZipfSource(Source):
     kind: str
 
     def create_reader(self, subtask: int, parallelism: int) -> MarkedReader:
-        """The reader of one subtask; makes the lines, which is not measured."""
+        """Return the reader of one subtask; the time to make its lines is not measured."""
         lines = make_lines(self.made_words)
         start, stop = share(self.num_words, subtask, parallelism)
         chunks = sliced if self.kind == "sliced" else produced
@@ -96,7 +96,7 @@ class ZipfSource(Source):
 
 
 def share(num_words: int, subtask: int, parallelism: int) -> tuple[int, int]:
-    """The line numbers of a subtask."""
+    """Return the line numbers of a subtask."""
     num_lines = num_words // WORDS_PER_LINE
     return num_lines * subtask // parallelism, num_lines * (subtask + 1) // parallelism
 
@@ -184,7 +184,7 @@ def in_state(lines: DataStream) -> DataStream:
 
 
 def in_state_list(lines: DataStream) -> DataStream:
-    """The twin of ``state``."""
+    """Count like ``state``, with a function that returns a list: its twin."""
     return lines.flat_map(_pairs_of, PAIR).key_by(_word_of, Types.STRING()).process(ListCountInState(), PAIR)
 
 
@@ -219,7 +219,7 @@ class Job:
         return f"wordcount {self.form}{' in RocksDB' if self.is_in_rocksdb else ''}, {self.source}{topology}"
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
-        """The program."""
+        """Build the program."""
         if self.is_in_rocksdb:
             environment.set_state_backend(EmbeddedRocksDBStateBackend())
         source = ZipfSource(folder, self.num_words, self.made_words, self.source)
@@ -247,7 +247,7 @@ class Job:
         check_last_values(reports, self.counts())
 
     def counts(self) -> Counter[str]:
-        """The expected count of each word."""
+        """Return the expected count of each word."""
         lines = make_lines(self.made_words)
         cycles, rest = divmod(self.num_words // WORDS_PER_LINE, len(lines))
         counts = Counter(itertools.chain.from_iterable(line.split() for line in lines))

@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 def imported(name: str) -> Any:
-    """The function ``module:function``."""
+    """Import the function ``module:function``."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
 

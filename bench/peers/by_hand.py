@@ -1,9 +1,9 @@
-"""The programs of ``bench/programs.py`` by hand in two processes: what exchanging records by key costs Python without
-any engine.
+"""The programs of ``bench/programs.py`` by hand in two processes: the cost of exchanging records by key in Python
+without any engine.
 
 Each process reads its half, keeps the records of its keys, and sends the others, a thousand in one pickle, to the other
-one; a thread reads those that the other one sent.  No function is called but the parsers.  Records are not isolated,
-there is no flow control, and a failure of one process ends both.
+process; a thread reads the received ones.  Only the parsers are called.  Records are not isolated, there is no flow
+control, and a failure of one process ends both.
 
 Side:   any.
 Output: as of the plain loops.
@@ -43,7 +43,7 @@ class State(Protocol):
     num_outputs: int
 
     def take(self, batch: list[tuple[str, Any]]) -> None:
-        """Some records with their keys."""
+        """Take some records with their keys."""
 
 
 class Half(NamedTuple):
@@ -282,6 +282,6 @@ def _read(connection: Connection, received: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _take_all(received: "queue.SimpleQueue[bytes]", state: State) -> None:
-    """All that has come."""
+    """Take all records that have arrived."""
     while not received.empty():
         state.take(pickle.loads(received.get()))

@@ -52,7 +52,7 @@ def contender(job: Job) -> Contender:
 
 
 def run_once(job: Job) -> Run:
-    """One dataflow in fresh processes, checked.
+    """Run one dataflow in fresh processes and check it.
 
     Raises:
         ProcessError: it failed.

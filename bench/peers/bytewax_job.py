@@ -30,7 +30,7 @@ class Lines(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not i
         self.has_started = False
 
     def next_batch(self) -> list[str]:
-        """Some lines."""
+        """Return some lines."""
         if not self.has_started:
             self.has_started = True
             self.start_file.write_text(str(time.monotonic_ns()))
@@ -42,18 +42,18 @@ class Lines(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not i
 
 
 class Source(DynamicSource):  # type: ignore[misc]  # Bytewax is not installed here
-    """One share per worker."""
+    """Gives one share per worker."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Lines:
-        """The share of this worker."""
+        """Return the share of this worker."""
         return Lines(self.options, worker_index, worker_count)
 
 
 class Counting(StatelessSinkPartition):  # type: ignore[misc]  # Bytewax is not installed here
-    """Counts records; the last count of every word is found in the end among those that it kept."""
+    """Counts records; at the end, the last count of every word is among the records that it kept."""
 
     def __init__(self) -> None:
         self.num_records = 0
@@ -66,17 +66,17 @@ class Counting(StatelessSinkPartition):  # type: ignore[misc]  # Bytewax is not 
 
 
 class Sink(DynamicSink):  # type: ignore[misc]  # Bytewax is not installed here
-    """One per worker; there is one worker per process."""
+    """Has one part per worker; there is one worker per process."""
 
     partition = Counting()
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Counting:
-        """The sink of this worker."""
+        """Return the sink of this worker."""
         return self.partition
 
 
 def count(state: int | None, value: int) -> tuple[int, int]:
-    """The user's reduce function."""
+    """Count: the user's reduce function."""
     total = (state or 0) + value
     return total, total
 

@@ -27,18 +27,18 @@ _JOB_TIMEOUT_S: Final = 600.0
 
 
 def contender(work: Work, num_processes: int) -> Contender:
-    """The work in so many processes."""
+    """Return the work in ``num_processes`` processes."""
     name = f"{work.name}, Bytewax, {num_processes} process{'es' if num_processes > 1 else ''}"
     details = {"num_records": work.num_records}
     return Contender(name, partial(run_once, work, num_processes), is_peer=True, details=details, versions=versions())
 
 
 def run_once(work: Work, num_processes: int) -> Run:
-    """One dataflow in fresh processes, checked.
+    """Run one dataflow in fresh processes and check it.
 
     Raises:
         ProcessError: it failed.
-        WrongOutputError: something else came out than of the plain loop.
+        WrongOutputError: its results differ from those of the plain loop.
     """
     checked_work.expected(work)  # not while others are measured
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:

@@ -34,7 +34,7 @@ class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not i
         self.has_started = False
 
     def next_batch(self) -> list[Any]:
-        """Some records."""
+        """Return some records."""
         if not self.has_started:
             self.has_started = True
             self.start_file.write_text(str(time.monotonic_ns()))
@@ -54,7 +54,7 @@ class Source(DynamicSource):  # type: ignore[misc]  # Bytewax is not installed h
         self.start_file = start_file
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Share:
-        """The share of this worker."""
+        """Return the share of this worker."""
         return Share(self.records, self.start_file)
 
 
@@ -66,23 +66,23 @@ class Collecting(StatelessSinkPartition):  # type: ignore[misc]  # Bytewax is no
         self.end_ns = 0
 
     def write_batch(self, items: list[tuple[str, int]]) -> None:
-        """Some outputs."""
+        """Take some outputs."""
         self.collected.add(items)
         self.end_ns = time.monotonic_ns()
 
     def close(self) -> None:
-        """The input is over."""
+        """Write the report: the input is over."""
         self.end_ns = time.monotonic_ns()
 
 
 class Sink(DynamicSink):  # type: ignore[misc]  # Bytewax is not installed here
-    """One per worker; there is one worker per process."""
+    """Has one part per worker; there is one worker per process."""
 
     def __init__(self, partition: Collecting) -> None:
         self.partition = partition
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Collecting:
-        """The sink of this worker."""
+        """Return the sink of this worker."""
         return self.partition
 
 

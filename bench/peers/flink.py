@@ -28,14 +28,14 @@ def run_job(
     key: Callable[[str], object],
     check: Callable[[Reports], None],
 ) -> Run:
-    """One run of a job of ``Driver.java``, checked.
+    """Run a job of ``Driver.java`` once and check it.
 
     Args:
         cluster: where.
         work: the first word of the driver's line.
         options: the others.
-        num_records: what the rate counts.
-        keep: what the sinks keep.
+        num_records: the number that the rate counts.
+        keep: the outputs that the sinks keep.
         key: a key from its text.
         check: raises if the output is wrong.
     """
@@ -63,5 +63,5 @@ def _sink_report(file: Path, key: Callable[[str], object]) -> SinkReport:
 
 
 def contender(run: Callable[[], Run], *, details: Mapping[str, object] | None = None) -> Contender:
-    """A job of Flink's as one that takes part."""
+    """Return the contender that runs a job of Flink's."""
     return Contender(NAME, run, is_peer=True, warms_up=True, details=dict(details or {}), versions=versions())

@@ -80,7 +80,7 @@ appender.file.layout.pattern = %d %-5p %c{1} - %m%n
 
 
 class FlinkError(Exception):
-    """Flink did not do what was asked; the message says where its logs are."""
+    """Flink failed; the message says where its logs are."""
 
 
 def why_missing() -> str | None:
@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """One that nobody listens on just now."""
+    """Return a port that is free just now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -158,12 +158,12 @@ class FlinkCluster:
 
     @property
     def class_path(self) -> str:
-        """Our classes and Flink's."""
+        """The path of our classes and Flink's."""
         return os.pathsep.join(map(str, [self.jar, *_jars()]))
 
     @property
     def jar(self) -> Path:
-        """Our classes."""
+        """The JAR with our classes."""
         return self.folder / "bench.jar"
 
     @property
@@ -232,7 +232,7 @@ class FlinkCluster:
         return self._stack.enter_context(process)
 
     def _memory_options(self, kind: str) -> tuple[list[str], list[str]]:
-        """The JVM's and Flink's own options, as Flink's start scripts find them out."""
+        """Return the JVM's and Flink's own options, as Flink's start scripts find them out."""
         tools = _home() / "bin" / "bash-java-utils.jar"
         command = [
             "java",

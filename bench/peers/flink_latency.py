@@ -19,7 +19,7 @@ _BUSY_LEAD_S: Final = 4  # until all tasks of a job run, and what is left to wri
 
 
 def name_of(*, has_neighbours: bool) -> str:
-    """For the figure."""
+    """Return the name of the figure."""
     return f"Flink (Java), timeout 0 ms{' beside CPU-bound tasks' if has_neighbours else ''}"
 
 
@@ -27,7 +27,7 @@ NAMES: Final = frozenset({name_of(has_neighbours=False), name_of(has_neighbours=
 
 
 def measures(stack: ExitStack, neighbours: Sequence[bool], warm_up_s: float, seconds: float) -> dict[str, Measure]:
-    """The cases with and without neighbours, warmed up; ``stack`` ends their clusters."""
+    """Return the cases with and without neighbours, warmed up; ``stack`` ends their clusters."""
     if not is_there("Flink", why_missing()):
         return {}
     found: dict[str, Measure] = {}

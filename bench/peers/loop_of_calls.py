@@ -17,33 +17,33 @@ Step = tuple[str, Any]
 
 
 class Stream:
-    """Takes down what is done with a stream; has the methods of ``DataStream`` for it.
+    """Records the steps of a program; has the methods of ``DataStream`` that it calls.
 
     Args:
-        steps: what is done, in order: the name of the method and the user's function.
+        steps: the steps in order: the name of the method and the user's function.
     """
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
 
     def map(self, function: Any, *_: Any) -> "Stream":
-        """A record for each."""
+        """Map each record to one."""
         return Stream(*self.steps, ("map", function))
 
     def flat_map(self, function: Any, *_: Any) -> "Stream":
-        """Any number of records for each."""
+        """Map each record to any number of records."""
         return Stream(*self.steps, ("flat_map", function))
 
     def filter(self, function: Any) -> "Stream":
-        """Some of the records."""
+        """Keep some of the records."""
         return Stream(*self.steps, ("filter", function))
 
     def key_by(self, function: Any, *_: Any) -> "Stream":
-        """The same records by key."""
+        """Return the records by key."""
         return Stream(*self.steps, ("get_key", function))
 
     def reduce(self, function: Any) -> "Stream":
-        """The result per key after each record."""
+        """Return the result per key after each record."""
         return Stream(*self.steps, ("reduce", function))
 
     def process(self, function: Any, *_: Any) -> "Stream":
@@ -51,23 +51,23 @@ class Stream:
         return Stream(*self.steps, ("process_element", function))
 
     def connect(self, other: "Stream") -> "Connected":
-        """Two streams for one function."""
+        """Connect two streams for one function."""
         return Connected(self, other)
 
 
 class Connected:
-    """Two streams.
+    """Two connected streams.
 
     Args:
-        first: the one that is read last.
-        second: the one that is read first.
+        first: is read last.
+        second: is read first.
     """
 
     def __init__(self, first: Stream, second: Stream) -> None:
         self._streams = first, second
 
     def process(self, function: Any, *_: Any) -> list[Stream]:
-        """Each stream with its method of the function."""
+        """Return each stream with its method of the function."""
         return [
             Stream(*stream.steps, (f"process_element{number}", function))
             for number, stream in enumerate(self._streams, 1)
@@ -85,7 +85,7 @@ class Context:
 
 
 def loop_of(work: Work) -> Callable[..., Found]:
-    """The loop of a work's program.
+    """Return the loop of a work's program.
 
     Raises:
         AttributeError: the program does something that such a loop cannot.
@@ -122,7 +122,7 @@ def _run(work: Work, streams: list[Stream], inputs: tuple[Iterator[Any], ...]) -
 
 
 def _loop(steps: tuple[Step, ...], outputs: Outputs) -> Callable[[Iterator[Any], dict[str, int]], int]:
-    """A function of records and numbers, which returns how many outputs there were."""
+    """Return a function of records and numbers that runs the steps and returns the number of outputs."""
     context = Context()
     names: dict[str, Any] = {"context": context, "missing": object(), "state": {}}
     lines, depth = ["def loop(records, numbers):", " num_outputs = 0", " for value in records:"], 2

@@ -26,7 +26,7 @@ from bench.rounds import Contender
 
 
 class Form(Enum):
-    """Without an engine."""
+    """The forms that need no engine."""
 
     PLAIN = "plain loop, 1 process"
     CALLS = "loop of calls, 1 process"
@@ -38,7 +38,7 @@ _JOB_TIMEOUT_S: Final = 600.0
 
 
 def contender(work: Work, form: Form = Form.PLAIN) -> Contender:
-    """The work in one form."""
+    """Return the work in one form."""
     details = {"num_records": work.num_records}
     return Contender(f"{work.name}, {form.value}", partial(run_once, work, form), is_peer=True, details=details)
 
@@ -54,11 +54,11 @@ def by_hand(work: Work) -> list[Contender]:
 
 
 def run_once(work: Work, form: Form = Form.PLAIN) -> Run:
-    """Once, checked.
+    """Run the work once and check it.
 
     Raises:
         ProcessError: it failed.
-        WrongOutputError: another process gave something else.
+        WrongOutputError: another process gave other results.
     """
     checked_work.expected(work)  # not while others are measured
     command = [sys.executable, "-P", str(_SCRIPT), form.name, json.dumps(work.as_options())]

@@ -15,7 +15,7 @@ NUM_TOP = NUM_CLOSED = CATEGORY = 10
 
 
 def _winners(events: Events) -> list[tuple[Auction, Bid]]:
-    """Each auction that had bids while it was open, with its winning bid, in the order of their ends."""
+    """Return each auction that had bids while it was open, with its winning bid, in the order of their ends."""
     auctions: dict[int, Auction] = {}
     best: dict[int, Bid] = {}
     for event in events:
@@ -89,7 +89,7 @@ def q19(events: Events) -> Found:
 
 
 def q20(events: Events) -> Found:
-    """The bids on auctions of one category, with the auction."""
+    """Return the bids on auctions of one category, with the auction."""
     names: dict[int, str] = {}
     pairs = []
     for event in events:

@@ -27,7 +27,7 @@ _MORE: Final = 3  # times as many events as ours: a run should take a second
 
 
 def contenders(cluster: FlinkCluster, work: Work) -> Sequence[Contender]:
-    """One, if Java has the query."""
+    """Return one contender if Java has the query, else none."""
     if work.program not in QUERIES:
         return ()
     (events,) = work.inputs
@@ -38,11 +38,11 @@ def contenders(cluster: FlinkCluster, work: Work) -> Sequence[Contender]:
 
 
 def run_once(cluster: FlinkCluster, work: Work) -> Run:
-    """One job, checked.
+    """Run one job and check it.
 
     Raises:
         FlinkError: it failed.
-        WrongOutputError: something else came out than of the plain loop.
+        WrongOutputError: its results differ from those of the plain loop.
     """
     checked_work.expected(work)  # not while others are measured
     (events,) = work.inputs

@@ -101,7 +101,7 @@ def _join_windows(state: State | None, event: Person | Auction) -> tuple[State, 
 
 
 def q11(events: Stream) -> Stream:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     bids = op.key_on("bidder", _bids_of(events), lambda bid: str(bid.bidder))
     clock = EventClock(lambda bid: datetime.fromtimestamp(bid.date_time / 1000, UTC), NOTHING_IS_LATE)
     sessions = fold_window("sessions", bids, clock, SessionWindower(GAP), _new_session, _with_bid, _merged)

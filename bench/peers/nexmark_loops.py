@@ -149,7 +149,7 @@ def q8_twin(events: NestedEvents) -> Found:
 
 
 def q11(events: Events) -> Found:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     sessions: dict[int, list[int]] = {}
     sums = dict[str, int]()
     for event in events:
@@ -169,7 +169,7 @@ def q11(events: Events) -> Found:
 
 
 def q11_twin(events: NestedEvents) -> Found:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     sessions: dict[int, dict[str, int]] = {}
     sums = dict[str, int]()
     for event in events:

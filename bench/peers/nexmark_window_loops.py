@@ -70,12 +70,12 @@ def q8_windowed(events: Events) -> Found:
 
 
 def q11_windowed(events: Events) -> Found:
-    """How many bids did a person make in each session?"""
+    """Query 11: how many bids a person made in each session."""
     return nexmark_loops.q11(events)
 
 
 def q12(events: Events) -> Found:
-    """How many bids did each person make?"""
+    """Query 12: how many bids each person made."""
     counts = Counter(str(bid.bidder) for bid in _bids(events))
     return Found(len(counts), dict(counts))
 
@@ -99,12 +99,12 @@ def _counted(days: dict[str, list[Bid]]) -> Found:
 
 
 def q15(events: Events) -> Found:
-    """How many bids, bidders and auctions were there each day?"""
+    """Query 15: how many bids, bidders and auctions there were each day."""
     return _counted(_of_each_day(events, lambda _: "all"))
 
 
 def q16(events: Events) -> Found:
-    """How many bids, bidders and auctions were there each day on each channel?"""
+    """Query 16: how many bids, bidders and auctions there were each day on each channel."""
     return _counted(_of_each_day(events, lambda bid: bid.channel))
 
 

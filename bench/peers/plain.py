@@ -23,7 +23,7 @@ _Numbers = NDArray[np.int64]
 
 
 def count_words(job: WordJob) -> Contender:
-    """A loop with a dictionary, one core: the running count of every word, which nobody takes."""
+    """Return a loop with a dictionary, on one core: the running count of every word, which goes nowhere."""
 
     def run() -> Run:
         lines, num_lines = make_lines(job.made_words), job.num_words // 10
@@ -42,7 +42,7 @@ def _count(lines: list[str], num_lines: int) -> dict[str, int]:
 
 
 def sum_pairs(job: PairJob) -> Contender:
-    """A loop with a dictionary, one core: the running sum of every key, which nobody takes."""
+    """Return a loop with a dictionary, on one core: the running sum of every key, which goes nowhere."""
 
     def run() -> Run:
         table = make_table(job.keys)

@@ -167,7 +167,7 @@ def _add(state: int | None, number: int) -> tuple[int, int]:
 
 
 def text_tuples_twin(lines: Stream) -> Stream:
-    """A dict per word."""
+    """Count letters with a dict per word."""
     words = op.flat_map("split", lines, lambda line: ((word, {"letters": len(word)}) for word in line.split()))
     return op.map_value("out of the dict", op.stateful_map("add", words, _add_letters), lambda value: value["letters"])
 
@@ -178,7 +178,7 @@ def _add_letters(state: State | None, value: State) -> tuple[State, State]:
 
 
 def two_streams(order_lines: Stream, customer_lines: Stream) -> Stream:
-    """Orders with what is known of their customers."""
+    """Join orders with their customers."""
     orders = op.key_on(
         "customer of order", op.map("parse order", order_lines, parse_order), lambda order: order.customer
     )

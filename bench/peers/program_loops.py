@@ -191,7 +191,7 @@ def text_tuples_twin(lines: Lines) -> Found:
 
 
 def two_streams(order_lines: Lines, customer_lines: Lines) -> Found:
-    """Orders with what is known of their customers."""
+    """Join orders with their customers."""
     customers = {customer.customer: customer for customer in map(parse_customer, customer_lines)}
     last, num_outputs = dict[str, int](), 0
     for line in order_lines:

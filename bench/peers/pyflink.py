@@ -40,7 +40,7 @@ def contender(cluster: FlinkCluster, mode: str, job: Job) -> Contender:
 
 
 def run_once(cluster: FlinkCluster, mode: str, job: Job) -> Run:
-    """One job, checked.
+    """Run one job and check it.
 
     Raises:
         ProcessError: it failed.

@@ -21,12 +21,12 @@ from pyflink.java_gateway import get_gateway
 
 
 def split(line: str) -> list[tuple[str, int]]:
-    """The user's function."""
+    """Split a line: the user's function."""
     return [(word, 1) for word in line.split()]
 
 
 class CountInState(KeyedProcessFunction):  # type: ignore[misc]  # PyFlink is in another environment
-    """The same program as ours."""
+    """Counts in keyed state, like our program."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Ask for the state."""

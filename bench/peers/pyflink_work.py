@@ -55,7 +55,7 @@ class WorkCluster(FlinkCluster):
 
 
 def start_cluster(stack: ExitStack) -> WorkCluster:
-    """A cluster that ``stack`` ends."""
+    """Return a cluster that ``stack`` ends."""
     names = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowlet-bench-names-")))
     write_names(names)
     return stack.enter_context(WorkCluster(names))
@@ -72,7 +72,7 @@ def write_names(folder: Path) -> None:
 
 
 def contender(cluster: FlinkCluster, work: Work) -> Contender:
-    """The work in thread mode."""
+    """Return the work in thread mode."""
     details = {"num_records": work.num_records}
     return Contender(
         f"{work.name}, PyFlink, thread mode",
@@ -84,11 +84,11 @@ def contender(cluster: FlinkCluster, work: Work) -> Contender:
 
 
 def run_once(cluster: FlinkCluster, work: Work) -> Run:
-    """One job, checked.
+    """Run one job and check it.
 
     Raises:
         ProcessError: it failed.
-        WrongOutputError: something else came out than of the plain loop.
+        WrongOutputError: its results differ from those of the plain loop.
     """
     checked_work.expected(work)  # not while others are measured
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:

@@ -36,12 +36,12 @@ class LookUp(MapFunction):  # type: ignore[misc]  # PyFlink is not installed her
         file.write_text(str(time.monotonic_ns()), encoding="ascii")
 
     def map(self, value: int) -> Any:
-        """The record of a number."""
+        """Return the record of a number."""
         return self._ready[value % len(self._ready)]
 
 
 def connect(rest_port: int, jar: str, mode: str) -> StreamExecutionEnvironment:
-    """An environment whose jobs run on the cluster."""
+    """Return an environment whose jobs run on the cluster."""
     configuration = Configuration()
     configuration.set_string("python.execution-mode", mode)
     configuration.set_string("pipeline.object-reuse", "true")
@@ -57,7 +57,7 @@ def connect(rest_port: int, jar: str, mode: str) -> StreamExecutionEnvironment:
 
 
 def read(environment: StreamExecutionEnvironment, content: Input, file: str | None, folder: str) -> DataStream:
-    """One input."""
+    """Return the stream of one input."""
     jvm = get_gateway().jvm
     maker = getattr(jvm, "Makers$Numbers")() if file is None else getattr(jvm, "Makers$Lines")(file)
     source = Source(jvm.NumberedSource(content.num_records, maker, folder, 0))

@@ -34,7 +34,7 @@ def contenders(stack: ExitStack, folder: Path, job: Job, names: Collection[str])
 
 
 def is_there(name: str, missing: str | None) -> bool:
-    """Whether nothing is missing; says what is."""
+    """Whether the peer is there; otherwise print what is missing."""
     if missing is not None:
         tell(f"{name} is left out: {missing}")
     return missing is None

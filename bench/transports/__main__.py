@@ -34,7 +34,7 @@ def prepare(setting: Setting, side: int) -> Transport:
 
 
 def produce(setting: Setting) -> None:
-    """The sending side."""
+    """Run the sending side."""
     transport = prepare(setting, 0)
     source, stop = PayloadSource(setting.num_channels), Stop.at_end_of_input()
     before = CpuUse.now()
@@ -43,7 +43,7 @@ def produce(setting: Setting) -> None:
 
 
 def consume(setting: Setting, port: int) -> None:
-    """The receiving side."""
+    """Run the receiving side."""
     transport = prepare(setting, 1)
     verifier = Verifier(setting.num_channels, lambda: tell(has_started=True), compare_all=setting.compare_all)
     before = CpuUse.now()

@@ -27,7 +27,7 @@ def file_of(setting: Setting, side: str) -> Path:
 
 
 def num_calls(file: Path) -> int:
-    """The total of a table."""
+    """Return the total of a table."""
     return int(file.read_text(encoding="utf-8").split(maxsplit=1)[0])
 
 

@@ -71,7 +71,7 @@ class PayloadSource:
 
     @staticmethod
     def new_buffer() -> bytearray:
-        """A buffer with everything but its labels; it is labelled again for each use."""
+        """Return a buffer with everything but its labels; it is labelled again for each use."""
         gap = bytes(_LABEL.size)
         return bytearray(gap + _body(BUFFER_BYTES) + gap)
 
@@ -95,7 +95,7 @@ class PayloadSource:
         return RUN_BUFFERS if self._num_channels == 1 else 1
 
     def next_channel(self) -> int:
-        """The channel whose turn it is."""
+        """Return the channel whose turn it is."""
         self._channel = (self._channel + 1) % self._num_channels
         return self._channel
 
@@ -197,7 +197,7 @@ class CpuUse:
         return cls(use.ru_utime, use.ru_stime, use.ru_nvcsw + use.ru_nivcsw)
 
     def since(self, before: "CpuUse") -> dict[str, float]:
-        """The difference, for a report."""
+        """Return the difference, for a report."""
         return {
             "user_s": self.user_s - before.user_s,
             "system_s": self.system_s - before.system_s,

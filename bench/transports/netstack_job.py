@@ -35,7 +35,7 @@ class _CheckingHead:
         return len(chunk)
 
     def process_control(self, element: ControlElement) -> None:
-        """The last watermark of all, at the end."""
+        """Ignore the only control element: the last watermark, at the end."""
 
 
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:

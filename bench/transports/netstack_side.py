@@ -39,7 +39,7 @@ def network_config(setting: Setting) -> NetstackConfig:
 
 @contextmanager
 def environment(config: NetstackConfig) -> Iterator[tuple[EventLoopThread, NetworkEnvironment]]:
-    """A loop on a thread of its own and the network stack on it; both end with the block."""
+    """Start a loop on a thread of its own and the network stack on it; both end with the block."""
     loop = EventLoopThread.start("bench")
     try:
         network = NetworkEnvironment(config, loop)
@@ -55,7 +55,7 @@ def environment(config: NetstackConfig) -> Iterator[tuple[EventLoopThread, Netwo
 def open_partition(
     setting: Setting, listening: Callable[[int], None]
 ) -> Iterator[tuple[EventLoopThread, ResultPartition]]:
-    """A partition that is served; the block finishes it, and is left when all of it was consumed."""
+    """Serve a partition; the block finishes it, and is left when all of it was consumed."""
     with environment(network_config(setting)) as (loop, network):
         address = loop.submit(network.start("127.0.0.1", 0)).result(TIMEOUT_S)
         partition = network.create_result_partition("bench producer", PARTITION, setting.num_channels)
@@ -72,7 +72,7 @@ def open_partition(
 
 @contextmanager
 def open_gate(setting: Setting, port: int) -> Iterator[tuple[EventLoopThread, SingleInputGate]]:
-    """A gate over all channels, nothing requested yet."""
+    """Open a gate over all channels; no partition is requested yet."""
     with environment(network_config(setting)) as (loop, network):
         peer = ConnectionID("127.0.0.1", port)
         gate = network.create_input_gate(
@@ -98,7 +98,7 @@ class InPlaceEmitter:
         self._max_segments = source.buffers_per_turn
 
     def emit(self) -> int:
-        """The turn of the next channel, which may block; returns how many buffers that were."""
+        """Fill buffers for the next channel, which may block; return how many."""
         channel = self._source.next_channel()
         segments = self._partition.reserve_segments(self._max_segments, channel)
         for segment in segments:
@@ -125,7 +125,7 @@ class CopyingEmitter:
         ]
 
     def emit(self) -> int:
-        """The turn of the next channel, which may block; returns how many buffers that were."""
+        """Emit records for the next channel, which may block; return how many buffers they fill."""
         channel = self._source.next_channel()
         self._source.label_in_place(self._views, channel)
         self._emit_record(self._record, channel)
