@@ -38,8 +38,8 @@ def network() -> Iterator[NetworkBufferPool]:
 
 @pytest.fixture
 def pool(network: NetworkBufferPool) -> LocalBufferPool:
-    """One guaranteed and no limit, cut down to one for the start, as ``new
-    LocalBufferPool(networkBufferPool, 1)`` is.
+    """A pool with a guarantee of one and no limit, cut down to one for the start, like ``new
+    LocalBufferPool(networkBufferPool, 1)``.
     """
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=None)
     set_num_buffers(pool, 1)
@@ -49,5 +49,5 @@ def pool(network: NetworkBufferPool) -> LocalBufferPool:
 
 @pytest.fixture
 def bounded(network: NetworkBufferPool) -> LocalBufferPool:
-    """Two guaranteed, three at most."""
+    """A pool with a guarantee of two and a limit of three."""
     return network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=3)

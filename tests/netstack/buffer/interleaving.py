@@ -1,6 +1,6 @@
 """Real threads that run one at a time and change places only at locks, in an order that a seed decides.
 
-Waiting with a time-out never times out here: if nobody can go on although somebody waits, a wake-up was lost (or there
+Waiting with a time-out never times out here: if some thread waits and no thread can go on, a wake-up was lost (or there
 is a deadlock), and the run fails with its seed.
 """
 
@@ -17,11 +17,11 @@ MODULES = ("local_buffer_pool", "network_buffer_pool", "network_buffer")
 
 
 class Stuck(AssertionError):
-    """Threads wait and nobody is left who could wake them."""
+    """Threads wait, and no thread is left that could wake them."""
 
 
 class Scheduler:
-    """Runs one thread at a time.  All its state belongs to whoever runs just now."""
+    """Runs one thread at a time.  All its state belongs to the running thread."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -62,7 +62,7 @@ class Scheduler:
 
 
 class ScheduledThread(threading.Thread):
-    """One program."""
+    """A thread for one program."""
 
     def __init__(self, scheduler: Scheduler, program: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -133,7 +133,7 @@ class FakeThreading:
 
 
 def schedule_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on pools, buffers and futures have locks at which threads change places."""
+    """Give pools, buffers and futures locks at which threads change places."""
     for name in MODULES:
         monkeypatch.setattr(f"netstack.buffer.{name}.threading", FakeThreading)
     monkeypatch.setattr("netstack.availability.threading", FakeThreading)

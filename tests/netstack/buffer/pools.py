@@ -28,7 +28,7 @@ def builder_of(pool: LocalBufferPool, subpartition: int = -1) -> BufferBuilder |
 
 
 def num_in_use(pool: LocalBufferPool) -> int:
-    """Segments of the pool that somebody has."""
+    """Return the number of the pool's segments that are in use."""
     return max(0, pool.num_requested - pool.num_available)
 
 
@@ -123,14 +123,14 @@ class Blocked:
 
 
 def buffers_of(pool: LocalBufferPool, number: int) -> list[NetworkBuffer]:
-    """So many whole buffers."""
+    """Return ``num_buffers`` whole buffers."""
     found = [pool.request_buffer_nowait() for _ in range(number)]
     assert None not in found
     return [buffer for buffer in found if buffer is not None]
 
 
 def drain(pool: LocalBufferPool) -> list[MemorySegment]:
-    """All segments that it serves now."""
+    """Return all segments that the pool serves now."""
     segments = []
     while (segment := pool.request_segment_nowait()) is not None:
         segments.append(segment)

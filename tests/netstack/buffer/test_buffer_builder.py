@@ -1,4 +1,4 @@
-"""``BufferBuilder`` and ``BufferConsumer``: what is committed is seen, whole, and nothing else."""
+"""``BufferBuilder`` and ``BufferConsumer``: the reader sees exactly the committed bytes."""
 
 import pytest
 from hypothesis import given
@@ -150,7 +150,7 @@ def test_an_event_is_finished_from_the_start() -> None:
 
 
 def test_the_partial_record_length_travels_with_the_consumer() -> None:
-    """How much of the buffer belongs to a record that began before it."""
+    """The consumer has the number of bytes that belong to a record which began before the buffer."""
     builder, _ = make_builder()
 
     assert builder.create_buffer_consumer(5).partial_record_length == 5
@@ -220,7 +220,9 @@ def test_every_committed_byte_is_read_once_and_in_order(chunks: list[bytes], rea
 
 
 def test_copies_read_the_same_bytes_each_from_its_own_position() -> None:
-    """BufferBuilderAndConsumerTest copy: made early, late and in between; what is written afterwards is seen by all."""
+    """BufferBuilderAndConsumerTest copy: copies that are made early, late and in between all see the bytes that are
+    written afterwards.
+    """
     builder, recycler = make_builder()
     first = builder.create_buffer_consumer()
     builder.append_and_commit(b"01")
@@ -319,8 +321,8 @@ def test_trim(size: int, expected: int) -> None:
 
 
 def test_a_trimmed_builder_can_get_its_room_back() -> None:
-    """The last buffer is expanded when the pool is empty; never beyond the segment, of which the consumer knows the
-    size.
+    """The last buffer is expanded when the pool is empty, but never beyond its segment, whose size the consumer
+    knows.
     """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()

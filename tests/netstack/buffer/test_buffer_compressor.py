@@ -77,7 +77,7 @@ def test_a_slice_is_compressed_without_its_neighbours() -> None:
     ],
 )
 def test_what_does_not_shrink_stays_as_it_is(content: bytes) -> None:
-    """BufferCompressionTest: the data size grows after compression; the very same buffer is handed back."""
+    """BufferCompressionTest: a buffer that would grow by compression is returned itself."""
     buffer, recycler = make_buffer(content)
 
     result = BufferCompressor().compress(buffer)
@@ -149,7 +149,9 @@ def test_blocks_of_the_reference_library_are_read(original: bytes, block: str) -
 
 @pytest.mark.parametrize("surplus", [1, 5, 200, SEGMENT - 100])
 def test_a_claim_that_is_too_large_shows_no_memory_of_this_process(surplus: int) -> None:
-    """The rest of the memory would hold whatever lay there before: another job's records."""
+    """A claim that is too large is refused: the rest of the buffer would show former contents, such as another job's
+    records.
+    """
     raw = bytes.fromhex("1f6101004b506161616161")
     claim = struct.pack("<ii", len(raw), 100 + surplus)
 
@@ -229,7 +231,7 @@ def test_every_content_survives(content: bytes) -> None:
 
 @given(content=st.binary(max_size=80))
 def test_rubbish_raises_only_the_documented_error(content: bytes) -> None:
-    """Also with a header that fits."""
+    """Rubbish raises only the documented error, even with a header that fits."""
     for data in (content, struct.pack("<ii", len(content), 64) + content):
         try:
             BufferDecompressor(SEGMENT).decompress(compressed(data)).recycle()

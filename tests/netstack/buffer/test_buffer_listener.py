@@ -1,4 +1,4 @@
-"""``BufferListener``: who waits for a buffer of a pool is told once, outside every lock."""
+"""``BufferListener``: a listener that waits for a buffer of a pool is called once, outside every lock."""
 
 from functools import partial
 
@@ -44,7 +44,7 @@ def test_a_listener_that_keeps_the_buffer_ends_the_round(pool: LocalBufferPool) 
 
 
 def test_a_listener_that_refuses_passes_the_buffer_on(pool: LocalBufferPool) -> None:
-    """To the next listener, and in the end to the pool."""
+    """A buffer that a listener refuses goes to the next listener, and in the end to the pool."""
     refusing, taking = Listener(takes=False), Listener()
     segment = take(pool)
     pool.add_buffer_listener(refusing)
@@ -60,7 +60,7 @@ def test_a_listener_that_refuses_passes_the_buffer_on(pool: LocalBufferPool) -> 
 
 
 def test_listeners_are_told_of_the_end_once(pool: LocalBufferPool) -> None:
-    """LocalBufferPoolTest cancel pending requests after destroy: also those who register too late are not kept."""
+    """LocalBufferPoolTest cancel pending requests after destroy: a listener that comes too late is not kept, either."""
     listener = Listener()
     segment = take(pool)
     pool.add_buffer_listener(listener)
@@ -123,7 +123,7 @@ def test_hist_24035_many_listeners_are_served_without_recursion(network: Network
 
 
 def test_hist_9755_a_broken_listener_costs_no_segment(pool: LocalBufferPool) -> None:
-    """FLINK-9755: the error reaches whoever recycled, the buffer goes on to the next listener."""
+    """FLINK-9755: the recycling thread gets the listener's error, and the next listener gets the buffer."""
 
     class Broken(Listener):
         def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:

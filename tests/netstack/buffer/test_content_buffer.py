@@ -67,7 +67,7 @@ def test_a_content_is_handed_over_without_bytes() -> None:
 
 
 def test_bytes_are_made_once_when_they_are_asked_for() -> None:
-    """Also more of them than the segment holds; then the size is exact."""
+    """Bytes are made once, even if there are more of them than the segment holds; from then on the size is exact."""
     content = Content(b"x" * 50)
     buffer, _ = taken(content)
 
@@ -81,7 +81,7 @@ def test_any_other_buffer_has_no_content() -> None:
 
 
 def test_the_segment_goes_home_once() -> None:
-    """With the last holder."""
+    """The last holder recycles the segment, once."""
     buffer, home = taken(Content())
 
     buffer.retain()
@@ -110,7 +110,7 @@ def test_a_slice_has_bytes_of_its_own() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 32 * KIB, 32 * KIB + 1, 100 * KIB])
 def test_bytes_come_in_buffers_as_large_as_others_are(size: int) -> None:
-    """At most 32 KiB in each; they outlive the content."""
+    """Each buffer has at most 32 KiB of the bytes; the buffers outlive the content."""
     data = bytes(number % 251 for number in range(size))
     buffer, _ = taken(Content(data))
     assert isinstance(buffer, ContentBuffer)
@@ -166,7 +166,7 @@ def test_a_consumer_that_nobody_reads_gives_the_segment_back(num_closes: int) ->
 
 @pytest.mark.parametrize("is_tried", [False, True])
 def test_a_consumer_builds_bytes_once(is_tried: bool) -> None:
-    """And stays open, as any other one."""
+    """A consumer of a content makes its bytes once, and stays open like any other."""
     consumer, home = consumer_of(Content(b"x" * 50))
 
     built = consumer.try_build() if is_tried else consumer.build()
@@ -188,7 +188,7 @@ def test_a_consumer_builds_bytes_once(is_tried: bool) -> None:
 
 
 def test_a_copy_of_a_consumer_reads_bytes() -> None:
-    """And leaves the content where it is."""
+    """A copy gives bytes and leaves the content where it is."""
     content = Content(b"x" * 50)
     consumer, home = consumer_of(content)
 

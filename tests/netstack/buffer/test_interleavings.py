@@ -40,7 +40,7 @@ def write(pool: LocalBufferPool, num_buffers: int) -> None:
 
 
 def hand_over(pool: LocalBufferPool, handed: list[object], num_buffers: int) -> None:
-    """Requests; somebody else recycles."""
+    """Request builders, which another thread recycles."""
     for _ in range(num_buffers):
         handed.append(pool.request_builder_blocking())
 
@@ -207,8 +207,8 @@ def test_hist_25407_failing_requests_among_pools_that_come_and_go(monkeypatch: p
 
 
 def test_a_lost_wakeup_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler itself: a thread that waits for a segment nobody brings back is stuck, at once and without a
-    time-out.
+    """The scheduler finds a lost wake-up at once, without a time-out: a thread that waits for a segment which no thread
+    recycles is stuck.
     """
     schedule_locks(monkeypatch)
     network = NetworkBufferPool(1, 1)

@@ -65,7 +65,7 @@ def test_hist_29298_a_callback_may_take_the_segment_itself(bounded: LocalBufferP
 
 
 def test_hist_9755_a_broken_callback_does_not_lose_the_segment(bounded: LocalBufferPool) -> None:
-    """Its error reaches whoever recycled; the pool is sound (FLINK-9755)."""
+    """FLINK-9755: the recycling thread gets the callback's error; the pool is sound."""
     segments = [take(bounded) for _ in range(3)]
 
     def broken() -> None:
@@ -174,7 +174,7 @@ def test_decrease_size(
     ordinary_after: int,
     available_after: int,
 ) -> None:
-    """LocalBufferPoolTest decrease size: what is above the new size counts as overdraft, even beyond its limit."""
+    """LocalBufferPoolTest decrease size: segments above the new size count as overdraft, even beyond its limit."""
     pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=10, max_overdraft_buffers=max_overdraft)
     set_num_buffers(pool, large)
     taken = [take(pool) for _ in range(requested)]
@@ -197,8 +197,8 @@ def test_decrease_size(
 def test_increase_size(
     network: NetworkBufferPool, max_buffers: int, small: int, large: int, overdraft_after: int, available_after: int
 ) -> None:
-    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only what is left makes
-    the pool available.
+    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only further room makes the pool
+    available.
     """
     pool = network.create_buffer_pool(
         owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2
@@ -468,7 +468,7 @@ def test_overdraft_and_availability(
 
 @pytest.mark.parametrize(("max_per_channel", "max_overdraft"), [(0, 0), (1, -1)])
 def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channel: int, max_overdraft: int) -> None:
-    """And nothing stays promised."""
+    """A pool with senseless limits is refused, and no segment stays reserved for it."""
     with pytest.raises(ValueError, match="at most"):
         network.create_buffer_pool(
             owner="odd",
@@ -485,7 +485,7 @@ def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channe
 
 
 def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(bounded: LocalBufferPool) -> None:
-    """One wake-up, and whoever comes finds all of them."""
+    """Buffers that are recycled together cause one wake-up, and the woken thread finds all of them."""
     buffers = buffers_of(bounded, 3)
     seen: list[int] = []
     bounded.available_future().add_done_callback(lambda: seen.append(bounded.num_available))
@@ -498,7 +498,7 @@ def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(
 
 
 def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
-    """Each segment goes where it belongs; surplus of a pool that shrank goes on to the network bounded."""
+    """Each segment returns to its own pool; the surplus of a pool that shrank goes to the network pool."""
     other = network.create_buffer_pool(
         owner="other", num_required=1, max_buffers=2, num_subpartitions=1, max_buffers_per_channel=1
     )
@@ -541,7 +541,7 @@ def test_the_last_buffers_that_come_home_together_unmap_a_destroyed_pool(num_buf
 
 
 def test_hist_16972_available_pools_share_no_segment() -> None:
-    """FLINK-16972: with fewer segments than pools want, whoever says available serves a request."""
+    """FLINK-16972: an available pool serves a request, even if there are fewer segments than all pools want."""
     network = NetworkBufferPool(6, 16)
     pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=None) for index in range(3)]
     held: list[tuple[LocalBufferPool, MemorySegment]] = []
@@ -611,7 +611,7 @@ def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> 
 def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(
     network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forced interleaving: between the fetch and its arrival somebody else made the pool smaller."""
+    """A segment that arrives after its pool was made smaller again goes back to the network pool."""
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
     set_num_buffers(pool, 1)
     segment = take(pool)

@@ -1,4 +1,4 @@
-"""``NetworkBuffer``: counted exactly once, by whoever holds it."""
+"""``NetworkBuffer``: each holder counts exactly once."""
 
 import threading
 
@@ -30,7 +30,7 @@ def make_buffer(
 
 
 def test_the_last_recycle_returns_the_segment() -> None:
-    """Two holders: nothing happens at the first recycle, the segment goes home at the second."""
+    """The first of two holders recycles without effect; the second one returns the segment."""
     buffer, recycler = make_buffer()
     assert buffer.retain() is buffer
 
@@ -66,7 +66,7 @@ def test_a_recycled_buffer_cannot_be_used() -> None:
 
 
 def test_the_view_is_the_buffers_part_of_the_segment() -> None:
-    """Offset and size bound what is seen, and writes go through."""
+    """Offset and size bound the view, and writes reach the segment."""
     buffer, _ = make_buffer(size=3, offset=4)
 
     before = bytes(buffer.view)
@@ -89,7 +89,7 @@ def test_a_slice_keeps_the_memory_alive() -> None:
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 2), (0, 7), (5, 2), (2, -1)])
 def test_a_slice_outside_the_buffer_is_refused(offset: int, size: int) -> None:
-    """Also when the segment would be long enough; no reference is taken."""
+    """A slice outside the buffer is refused, even within the segment, and takes no reference."""
     buffer, recycler = make_buffer(size=6, offset=2)
 
     with pytest.raises(ValueError, match="are not inside a buffer of 6"):

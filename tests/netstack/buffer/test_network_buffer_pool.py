@@ -64,7 +64,7 @@ def test_segments_have_the_size_and_do_not_overlap(ten: NetworkBufferPool) -> No
 
 
 def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(ten: NetworkBufferPool) -> None:
-    """A greedy pool stops where somebody else's guarantee begins."""
+    """A greedy pool stops where the guarantee of another one begins."""
     greedy = ten.create_buffer_pool(owner="greedy", num_required=1, max_buffers=100)
     modest = ten.create_buffer_pool(owner="modest", num_required=4, max_buffers=4)
 
@@ -79,7 +79,7 @@ def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(ten: Netw
 
 
 def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
-    """Even if the memory is there."""
+    """A pool does not grow beyond its maximum, even if there is memory."""
     pool = ten.create_buffer_pool(owner="small", num_required=1, max_buffers=3)
 
     segments = drain(pool)
@@ -111,8 +111,8 @@ def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks
 
 
 def test_a_promise_that_cannot_be_kept_is_refused(ten: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest require more than possible 2: who needs how much, what is left, which option to raise;
-    nothing is kept.
+    """BufferPoolFactoryTest require more than possible 2: the error names the pool, its need, the rest, and the option
+    to raise; no segment stays reserved.
     """
     pool = ten.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
 
@@ -382,7 +382,7 @@ def test_usage_by_creation_allocation_and_destruction() -> None:
 
 
 def test_destroy_all_pools() -> None:
-    """NetworkBufferPoolTest destroy all: with every segment requested; they come home, and a new pool can have all of
+    """NetworkBufferPoolTest destroy all: even segments that are in use come back, and a new pool can have all of
     them.
     """
     network = NetworkBufferPool(10, 128)
@@ -489,7 +489,7 @@ def test_small_amounts_are_told_in_bytes() -> None:
 
 @pytest.mark.parametrize(("num_segments", "size"), [(0, 8), (1, 0)])
 def test_a_pool_of_nothing_is_refused(num_segments: int, size: int) -> None:
-    """Neither no segments nor empty ones."""
+    """A network pool without segments, or of empty ones, is refused."""
     with pytest.raises(ValueError, match="make no pool"):
         NetworkBufferPool(num_segments, size)
 
@@ -580,8 +580,8 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_times_out() -> None:
-    """NetworkBufferPoolTest request memory segments timeout: the message says Timeout; what came is back, what was
-    promised is free.
+    """NetworkBufferPoolTest request memory segments timeout: the error says so; received segments are returned, and no
+    guarantee stays reserved.
     """
     network = NetworkBufferPool(10, 128)
     pool = create(network, 1, 10)
@@ -687,9 +687,8 @@ def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> N
 
 
 def test_destroy_ends_the_pools_and_refuses_new_ones() -> None:
-    """NetworkBufferPoolTest create pool after destroy.
-
-    Segments come home later, and only then the memory is unmapped.
+    """NetworkBufferPoolTest create pool after destroy: the memory is unmapped only after the last segments came
+    back.
     """
     network = NetworkBufferPool(4, SIZE)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
@@ -739,9 +738,7 @@ def test_senseless_sizes_are_refused(ten: NetworkBufferPool, required: int, at_m
 def test_hist_31386_14872_every_guarantee_can_be_drawn_in_any_order(
     order: list[int], required: tuple[int, ...]
 ) -> None:
-    """FLINK-31386, FLINK-14872: whoever asks first and how much; nobody over-allocates into the
-    guarantee of another.
-    """
+    """FLINK-31386, FLINK-14872: in any order of requests, no pool takes segments that are guaranteed to another."""
     network = NetworkBufferPool(sum(required), 8)
     pools = [create(network, number) for number in required]
     held: list[list[MemorySegment]] = [[], [], []]
@@ -782,7 +779,7 @@ def test_hist_31386_a_later_guarantee_is_kept_while_the_others_use_more_than_the
 
 @pytest.mark.parametrize("num_subpartitions", [1, 2, 7])
 def test_hist_15030_the_minimum_suffices_while_every_subpartition_has_an_open_buffer(num_subpartitions: int) -> None:
-    """FLINK-15030: subpartitions + 1; nobody may read an open buffer, so the next one has to come from the minimum."""
+    """FLINK-15030: subpartitions + 1 buffers suffice, although an open buffer cannot be read."""
     network = NetworkBufferPool(num_subpartitions + 1, 8)
     pool = network.create_buffer_pool(
         owner="map",
@@ -807,7 +804,7 @@ def test_hist_15030_the_minimum_suffices_while_every_subpartition_has_an_open_bu
 
 
 def test_a_repr_is_one_line_that_names_the_owner() -> None:
-    """For a report of who holds the memory; before and after the end."""
+    """The repr names the owner of the memory in one line, before and after the end."""
     network = NetworkBufferPool(4, 8)
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=None)
     before = repr(network), repr(pool)

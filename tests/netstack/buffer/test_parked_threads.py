@@ -33,7 +33,7 @@ def test_a_parked_writer_gets_the_recycled_segment(bounded: LocalBufferPool) -> 
 
 
 def test_every_parked_writer_is_served(bounded: LocalBufferPool) -> None:
-    """One recycled segment wakes one of them."""
+    """Each recycled segment wakes one parked writer."""
     segments = [take(bounded) for _ in range(3)]
     writers = [Blocked(bounded)]
     writers.append(Blocked(bounded))
@@ -50,7 +50,7 @@ def test_every_parked_writer_is_served(bounded: LocalBufferPool) -> None:
 
 
 def test_the_spare_segment_goes_to_the_next_parked_writer() -> None:
-    """Memory that comes from outside wakes all who can be served, without waiting for a time slice."""
+    """A segment from the network pool wakes every writer that can be served, without waiting for a time slice."""
     network = NetworkBufferPool(8, 32)
     everything = network.request_unpooled("other", 6)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=8)
@@ -119,7 +119,7 @@ def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
 
 @pytest.mark.slow
 def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_switch_interval: None) -> None:
-    """Whatever comes first, every writer ends and every segment is back."""
+    """In every order, each writer ends and each segment is back."""
     for _ in range(150):
         pool = network.create_buffer_pool(owner="short-lived", num_required=1, max_buffers=1)
         ends: list[str] = []

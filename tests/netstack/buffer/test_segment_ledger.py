@@ -1,4 +1,4 @@
-"""``NETSTACK_DEBUG=1``: whoever breaks the ownership of a buffer is named."""
+"""``NETSTACK_DEBUG=1``: errors of buffer ownership name the code that made them."""
 
 import gc
 from collections.abc import Iterator
@@ -149,7 +149,7 @@ def test_a_buffer_that_is_still_held_is_no_leak() -> None:
 
 
 def test_memory_outside_of_the_arena_may_be_forgotten() -> None:
-    """Events cost nobody a segment."""
+    """Events take no segment, so a forgotten one is no leak."""
     lease = BufferLease(MemorySegment(memoryview(b"event")), NetworkBufferPoolLess())
     del lease
     gc.collect()
@@ -161,7 +161,7 @@ class NetworkBufferPoolLess(BufferRecycler):
 
 
 def test_a_segment_is_never_out_twice() -> None:
-    """Both owners are named."""
+    """The error names both owners."""
     ledger = SegmentLedger()
     ledger.take(3, "first")
 

@@ -1,4 +1,4 @@
-"""Several segments at once: taken from a pool and given back as if it were one by one, but in one lock round."""
+"""Several segments at once are taken from a pool and given back like single ones, but in one lock round."""
 
 import itertools
 import random
@@ -71,7 +71,7 @@ def it() -> Iterator[Fixture]:
 
 @pytest.mark.parametrize(("max_segments", "expected"), [(1, 1), (2, 2), (7, 7), (8, 7), (100, 7)])
 def test_as_many_as_are_free_but_for_the_last_one(it: Fixture, max_segments: int, expected: int) -> None:
-    """So the pool stays available; who wants the last one asks once more."""
+    """One request leaves the last free segment, so that the pool stays available; a second request takes it."""
     segments = it.pool.request_segments_blocking(max_segments)
 
     assert (len(segments), it.pool.is_available) == (expected, True)
@@ -81,7 +81,7 @@ def test_as_many_as_are_free_but_for_the_last_one(it: Fixture, max_segments: int
 
 
 def test_the_last_one_is_given_to_who_asks_for_it(it: Fixture) -> None:
-    """And then nothing is available."""
+    """The last segment is given to a second request, and then the pool is not available."""
     segments = it.pool.request_segments_blocking(8)
 
     segments += it.pool.request_segments_blocking(8)
@@ -94,8 +94,8 @@ def test_the_last_one_is_given_to_who_asks_for_it(it: Fixture) -> None:
 
 @pytest.mark.parametrize("num_held", range(5))
 def test_the_maximum_of_a_subpartition_is_not_reached_by_more_than_one(num_held: int) -> None:
-    """The first one is not refused, those beyond it stay below: who is not full does not become so
-    by asking for many.
+    """A request for several segments gets the first one, but fills no subpartition up to its maximum that was not
+    full.
     """
     it = Fixture(8, MAX_PER_CHANNEL)
     it.fill()
@@ -130,7 +130,7 @@ def test_an_overdraft_is_one_segment() -> None:
 
 
 def test_who_had_to_wait_takes_what_came_together() -> None:
-    """Its own one and the others, but for the last."""
+    """A request that had to wait takes the segments that came together, except the last."""
     it = Fixture(4)
     it.fill()
     held = it.pool.request_segments_blocking(4) + it.pool.request_segments_blocking(1)
@@ -149,7 +149,7 @@ def test_who_had_to_wait_takes_what_came_together() -> None:
 
 
 def test_a_destroyed_pool_gives_nothing() -> None:
-    """Neither at once nor to who waits."""
+    """A destroyed pool gives no segments, neither at once nor to waiting threads."""
     it = Fixture(2)
     held = [it.pool.request_segment_blocking() for _ in range(2)]
     it.pool.destroy()
@@ -165,7 +165,7 @@ def test_a_destroyed_pool_gives_nothing() -> None:
 
 
 class Listener:
-    """Keeps what it is offered, so often."""
+    """Keeps the first ``num_wanted`` buffers that it is offered."""
 
     def __init__(self, num_wanted: int) -> None:
         self.num_wanted = num_wanted
@@ -231,7 +231,9 @@ def state_after(
 def test_a_run_comes_back_as_one_by_one(
     counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int
 ) -> None:
-    """Same availability and future, same counts, same surplus for the network pool, same listeners served."""
+    """Availability, future, counts, surplus for the network pool and served listeners are equal for a run and for
+    single segments.
+    """
     num_returned = min(num_returned, counts[1])
 
     together, singly = (
@@ -242,7 +244,7 @@ def test_a_run_comes_back_as_one_by_one(
 
 
 def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
-    """Three wait, three come back: nobody waits on."""
+    """A run of three segments wakes three waiting threads."""
     it = Fixture(3)
     it.fill()
     held = it.pool.request_segments_blocking(3) + it.pool.request_segments_blocking(1)
@@ -284,7 +286,7 @@ def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free(
 
 
 class Recycler(BufferRecycler):
-    """Without a home: each segment comes alone."""
+    """A recycler without runs: each segment comes alone."""
 
     def __init__(self) -> None:
         self.returned: list[MemorySegment] = []
@@ -294,8 +296,8 @@ class Recycler(BufferRecycler):
 
 
 def test_buffers_of_many_recyclers_find_their_homes() -> None:
-    """Two pools, subpartitions, a recycler without a home and memory of nobody, in every order; one that was recycled
-    already is said.
+    """Buffers of two pools, of subpartitions, of a recycler without runs and outside the arena return to their owners
+    in every order; a buffer that was recycled already is an error.
     """
     one, two = Fixture(8, MAX_PER_CHANNEL), Fixture(8)
     one.fill()
@@ -361,7 +363,7 @@ def take_and_return(pool: LocalBufferPool, rng: random.Random, num_times: int, i
 
 
 def hand_over(pool: LocalBufferPool, handed: list[list[MemorySegment]], num_segments: int) -> None:
-    """Requests; somebody else recycles."""
+    """Request segments, which another thread recycles."""
     while num_segments:
         segments = pool.request_segments_blocking(num_segments)
         num_segments -= len(segments)
@@ -387,7 +389,7 @@ def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_runs_under_every_order_of_events(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    """Writers of runs, a recycler of runs and a pool that is resized: nobody waits for ever, nothing is lost."""
+    """Writers of runs, a recycler of runs and a resized pool lose no segment, and no writer waits for ever."""
     schedule_locks(monkeypatch)
     for seed in range(part, NUM_SEEDS, 3):
         rng = random.Random(seed)

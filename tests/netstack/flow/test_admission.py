@@ -1,4 +1,4 @@
-"""``Admission``: the oldest stranger goes first, and whoever is known stays."""
+"""``Admission``: the oldest stranger is cut first, and authenticated connections stay."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,9 @@ def test_the_oldest_unauthenticated_one_makes_room() -> None:
 
 
 def test_one_address_cannot_use_up_what_is_for_all() -> None:
-    """On loopback every address is this machine, so there it does not count."""
+    """The number of strangers per address is bounded, except on loopback, where every client has this machine's
+    address.
+    """
     book = make(max_unauthenticated=5)
     for number in range(2):
         assert book.arrive(number, "192.0.2.1") == []
@@ -63,7 +65,7 @@ def test_a_stranger_makes_room_in_a_full_house() -> None:
 
 
 def test_one_that_was_cut_is_not_known_any_more() -> None:
-    """Its proof may have been on its way."""
+    """A stranger that was cut is not authenticated by a proof that was on its way."""
     book = make(max_unauthenticated=1)
     book.arrive(0, LOOPBACK)
     assert book.arrive(1, LOOPBACK) == [0]

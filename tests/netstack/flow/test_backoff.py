@@ -1,4 +1,4 @@
-"""How long to wait before another try."""
+"""The delay before another try."""
 
 from itertools import islice
 

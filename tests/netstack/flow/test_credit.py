@@ -9,7 +9,7 @@ from netstack.flow.credit import MAX_CREDIT, SenderCredit
 
 
 def test_what_is_granted_can_be_spent_and_no_more() -> None:
-    """Two credits pay for two buffers; the third is a bug of ours."""
+    """Two credits pay for two buffers; a third buffer is a bug of ours."""
     credit = SenderCredit(2)
 
     credit.spend()
@@ -45,7 +45,9 @@ def test_a_grant_that_overflows_is_the_peers_error() -> None:
 
 
 def test_a_receiver_may_start_without_credit() -> None:
-    """One without exclusive buffers does; what it starts with is checked like what it grants."""
+    """A receiver without exclusive buffers starts without credit; its first credit is checked like every later
+    grant.
+    """
     credit = SenderCredit(0)
     assert credit.available == 0
 
@@ -88,7 +90,7 @@ def test_credit_has_an_upper_bound() -> None:
 
 @given(st.lists(st.one_of(st.integers(1, 5), st.none()), max_size=50))
 def test_granted_is_spent_plus_available(steps: list[int | None]) -> None:
-    """In any order of grants (a number) and sends (None), the books balance."""
+    """In any order of grants (a number) and sends (None), granted is spent plus available."""
     credit, granted, spent = SenderCredit(1), 1, 0
 
     for step in steps:

@@ -39,7 +39,7 @@ def make(
 
 
 def talk(client: Handshake, server: Handshake) -> list[HandshakeMessage]:
-    """Let both talk until nobody has anything to say; returns all that was said."""
+    """Let both talk until neither has anything to say; return all messages."""
     said: list[HandshakeMessage] = []
     to_server, to_client = client.connected(tls_binding=None), server.connected(tls_binding=None)
     while to_server or to_client:
@@ -78,7 +78,7 @@ def reason_of(machine: Handshake, message: Message) -> FailureReason:
 
 
 def test_both_are_ready_after_five_messages() -> None:
-    """And nothing that depends on the secret was said by the server before the client had proven that it knows it."""
+    """The server says nothing that depends on the secret before the client has proven that it knows it."""
     client, server = make(Role.CONSUMER), make(Role.PRODUCER)
 
     said = talk(client, server)
@@ -105,9 +105,7 @@ def test_both_are_ready_after_five_messages() -> None:
     [Hello(1, 1, 1, b"x" * 32), Hello(1, 1, 2, b"x" * 32), Proof(bytes(32)), Ready(1), AddCredit(RECEIVER, 1)],
 )
 def test_every_message_in_every_phase(role: Role, phase: HandshakePhase, message: Message) -> None:
-    """Only a hello of the other role is ever accepted from somebody who does not know the secret, and only as the first
-    message.
-    """
+    """A peer that does not know the secret is accepted only with a hello of the other role, as its first message."""
     if phase is HandshakePhase.AUTHENTICATED and role is Role.PRODUCER:
         phase = HandshakePhase.READY  # the server is ready as soon as the client is authenticated
     machine = at(phase, role)
@@ -169,7 +167,7 @@ def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
 
 
 def test_reflection_of_the_hello_is_refused() -> None:
-    """By its role; and by its nonce, if the role was changed."""
+    """A reflected hello is refused by its role, or by its nonce if the role was changed."""
     first, second = make(Role.CONSUMER), make(Role.CONSUMER)
     (hello,) = first.connected(tls_binding=None)
     second.connected(tls_binding=None)
@@ -202,7 +200,7 @@ def test_a_replayed_conversation_is_refused() -> None:
 def test_a_conversation_that_is_passed_on_between_two_tls_connections_is_refused(
     bindings: tuple[bytes | None, bytes | None],
 ) -> None:
-    """Somebody with a certificate but without the secret relays every word: each proof belongs to
+    """A relay with a certificate but without the secret, which passes on every word, is refused: each proof belongs to
     the other connection.
     """
     client, server = make(Role.CONSUMER), make(Role.PRODUCER)
@@ -238,7 +236,9 @@ def test_the_ends_of_one_tls_connection_understand_each_other() -> None:
 def test_the_greatest_common_version_is_agreed(
     client: tuple[int, int], server: tuple[int, int], version: int | None
 ) -> None:
-    """Without a common one there is no connection; a range the wrong way round has nothing in common with anybody."""
+    """Peers without a common version do not connect; a range the wrong way round has no version in common with any
+    other.
+    """
     ends = make(Role.CONSUMER, versions=client), make(Role.PRODUCER, versions=server)
     if version is None:
         with pytest.raises(HandshakeFailedError, match="no common version"):
@@ -267,9 +267,7 @@ def test_another_version_than_the_agreed_one_is_refused() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_changed_conversations_are_all_refused() -> None:
-    """One bit of one field changed, a truncated or a swapped one: no server and no client is ever
-    ready because of it.
-    """
+    """A changed bit, a truncated or a swapped message never makes a server or client ready."""
     rng = random.Random(6)
     accepted = 0
     for number in range(10_000):
@@ -358,7 +356,7 @@ def test_a_server_takes_hellos_to_its_own_addresses(dialled: str, here: str, oth
 
 @pytest.mark.parametrize("dialled", ["127.0.0.1:6122", "127.0.0.2:6121", "[::1]:6121", "localhost:6121", ""])
 def test_a_hello_to_another_address_is_refused(dialled: str) -> None:
-    """So a relay gets nothing that was made with the secret; the reason names both addresses."""
+    """A relay gets no message that was made with the secret; the reason names both addresses."""
     server = make(Role.PRODUCER)
     server.connected(tls_binding=None, authority=HERE)
 
@@ -516,7 +514,7 @@ def test_who_knows_no_gates_takes_no_gate_hello() -> None:
 
 
 def test_a_server_of_partitions_is_no_gate() -> None:
-    """A producer that dials takes nobody else for the gate, whatever keys it knows."""
+    """A producer that dials a gate accepts no other server, whatever keys it knows."""
     producer = dial()
     producer.connected(tls_binding=None)
 

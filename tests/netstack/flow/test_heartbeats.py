@@ -48,7 +48,9 @@ def test_one_byte_is_a_sign_of_life() -> None:
 
 
 def test_the_time_in_which_this_end_stood_still_is_no_silence_of_its_peer() -> None:
-    """After SIGSTOP, a debugger or a busy loop: what arrived meanwhile is read only after the first look."""
+    """After SIGSTOP, a debugger or a busy loop the peer is not lost: the bytes that arrived meanwhile are read only
+    after the first look.
+    """
     heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
 
     assert heartbeats.look(3600.0, 0, 0) is Verdict.SEND
@@ -56,7 +58,7 @@ def test_the_time_in_which_this_end_stood_still_is_no_silence_of_its_peer() -> N
 
 
 def test_a_peer_gets_heartbeats_as_often_as_it_asks_for() -> None:
-    """And this end looks for its own silence no less often than before."""
+    """A peer's interval makes heartbeats more frequent, and never less frequent than this end's own interval."""
     heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
 
     assert heartbeats.peer_wants(0.5)

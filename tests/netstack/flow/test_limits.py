@@ -29,7 +29,7 @@ def test_what_waits_is_bounded_in_messages_and_bytes(num_bytes: int, limit: int)
 
 
 def test_a_peer_that_reads_again_starts_anew() -> None:
-    """Once the channel was writable nothing waits."""
+    """A writable channel resets the count of waiting replies."""
     budget = ReplyBudget()
     for _ in range(MAX_WAITING_REPLIES):
         budget.spend(1, is_writable=False)
@@ -40,7 +40,7 @@ def test_a_peer_that_reads_again_starts_anew() -> None:
 
 
 def test_a_burst_is_ten_seconds_worth_and_refills_with_time() -> None:
-    """Then one per period, and never more than the burst."""
+    """After its burst, a rate allows one message per period, and never saves up more than the burst."""
     clock = ManualClock()
     limit = RateLimit(2.0, lambda: clock.now_ns() / 1e9)
 
@@ -53,7 +53,7 @@ def test_a_burst_is_ten_seconds_worth_and_refills_with_time() -> None:
 
 
 def test_answers_that_were_expected_make_the_budget_larger() -> None:
-    """By as many messages, long as they are; then it is at its end."""
+    """Each expected reply adds one message to the budget, however long it is."""
     budget = ReplyBudget(num_expected=100)
 
     assert all(budget.spend(1000, is_writable=False) for _ in range(MAX_WAITING_REPLIES + 100))

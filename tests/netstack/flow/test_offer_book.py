@@ -51,7 +51,9 @@ def test_a_repeated_attempt_is_refused_unless_the_first_was_aborted() -> None:
     ],
 )
 def test_an_offer_has_to_agree_with_the_gate(change: dict[str, object], code: RefusalCode | None) -> None:
-    """Fewer producers than the gate waits for are fine: another job may bring the rest."""
+    """An offer must fit the gate, but may announce fewer producers than it waits for: another job may bring the
+    rest.
+    """
     assert code_of(OfferBook(SHAPE).admit(replace(offer_of(0), **change))) is code  # type: ignore[arg-type]  # one field each
 
 
@@ -144,7 +146,7 @@ def test_what_is_taken_back_was_never_there() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
 def test_every_attempt_is_complete_once(tries: list[tuple[int, int, bool]]) -> None:
-    """Whatever is offered in whatever order."""
+    """No order of offers completes an attempt twice."""
     book = OfferBook(SHAPE)
     completed: set[tuple[int, int]] = set()
     num_aborted = num_refused = 0
