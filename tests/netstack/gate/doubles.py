@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_S
 
 
 def is_unlocked(channel: RemoteInputChannel) -> bool:
-    """Whether another thread gets an answer that needs the channel's lock: nobody else holds it."""
+    """Whether another thread can call a method that needs the channel's lock, so that no thread holds it."""
     answered = threading.Event()
 
     def ask() -> None:

@@ -8,7 +8,7 @@ from netstack.ids import ResultPartitionID
 
 
 class Due:
-    """One entry of a list of what is due, which a cancel takes out."""
+    """One entry of a list of due calls; ``cancel`` removes it."""
 
     def __init__(self, due: list[Any], entry: object) -> None:
         self._due = due
@@ -20,7 +20,7 @@ class Due:
 
 
 class ManualTimers:
-    """Keeps what is due."""
+    """Keeps the calls that are due until the test makes them."""
 
     def __init__(self) -> None:
         self.delays_ms: list[float] = []

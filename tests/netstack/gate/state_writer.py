@@ -7,7 +7,7 @@ from netstack.partition.channel_state import InputChannelInfo, NoChannelState
 
 
 class RecordingStateWriter(NoChannelState):
-    """Notes the sizes of what it gets, per call."""
+    """Notes the sizes of the buffers that it gets, per call."""
 
     __slots__ = ("error", "kept", "on_add", "persisted")
 

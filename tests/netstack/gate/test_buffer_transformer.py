@@ -59,7 +59,7 @@ def test_compressed_buffers_are_restored() -> None:
 
 
 def test_compressed_buffers_without_a_decompressor_are_an_error(it: RemoteGate) -> None:
-    """Their memory is not lost."""
+    """A compressed buffer is an error without a decompressor, and is recycled."""
     compressed(it, b"a" * SEGMENT)
 
     with pytest.raises(RemoteProtocolError, match="a compressed buffer, but compression is off here"):

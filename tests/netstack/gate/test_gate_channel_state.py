@@ -18,9 +18,7 @@ BARRIER = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNE
 
 
 def test_every_channel_keeps_its_data_under_gate_and_index() -> None:
-    """One that was there, one that is added later, and one that takes the place of a channel whose producer was not
-    known.
-    """
+    """Old channels, later ones, and those that replace an unknown channel all keep their data under gate and index."""
     gate, client, network, writer = (
         SingleInputGate("task"),
         RecordingClient(),
@@ -48,7 +46,7 @@ def test_every_channel_keeps_its_data_under_gate_and_index() -> None:
 
 
 def test_after_the_request_it_is_too_late() -> None:
-    """Data may be in flight already, which nobody would keep."""
+    """A writer is refused after the request, since data in flight might not be kept."""
     gate = SingleInputGate("task")
     gate.request_partitions()
 
@@ -77,7 +75,7 @@ def test_data_in_flight_is_kept_as_it_was_before_its_compression() -> None:
 
 
 def test_a_broken_buffer_is_an_error_that_leaks_nothing() -> None:
-    """All buffers of the call are recycled, nothing is written."""
+    """All buffers of the failed call are recycled, and none is written."""
     writer, network = RecordingStateWriter(), NetworkBufferPool(4, 64)
     pool = network.create_buffer_pool(owner="test", num_required=1, max_buffers=4)
     buffers = []

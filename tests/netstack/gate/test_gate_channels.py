@@ -102,7 +102,7 @@ def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
 
 
 def test_an_update_after_the_close_is_released() -> None:
-    """Its buffers go home; also if the close came in the middle."""
+    """An update during or after the close recycles the buffers of the new channel."""
     it = RemoteGate(0)
     it.gate.add_channel(unknown(it.gate, 0))
     it.gate.request_partitions()

@@ -34,7 +34,7 @@ class Batch(ABC):
 
     @abstractmethod
     def deliver(self, index: int) -> None:
-        """One more buffer for a gate, on the thread that brings data."""
+        """Deliver one more buffer for a gate, on the thread that brings data."""
 
     def end(self) -> None:
         for gate in self.gates:
@@ -47,7 +47,7 @@ class Batch(ABC):
 
 
 class LocalBatch(Batch):
-    """All gates read one partition of this process, a subpartition each."""
+    """Gates that read one partition of this process, a subpartition each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class RemoteBatch(Batch):
 
 
 def poll_until_closed(gate: SingleInputGate) -> int:
-    """How many buffers the task got; it sleeps while there is nothing, as tasks do."""
+    """Poll until the gate is closed, asleep while there is no data; return how many buffers the task got."""
     num_polled = 0
     try:
         while True:
@@ -143,7 +143,7 @@ def poll_and_close(gate: SingleInputGate, num_polls: int) -> int:
 
 @pytest.mark.parametrize("kind", [LocalBatch, RemoteBatch])
 def test_a_gate_is_closed_by_another_thread_while_the_task_polls(kind: type[Batch], tiny_switch_interval: None) -> None:
-    """The task gets the error, whoever has a buffer gives it back once, and no memory is lost (FLINK-17823,
+    """The task gets the error, each holder recycles its buffer once, and no memory is lost (FLINK-17823,
     FLINK-18595).
     """
     num_polled: Counter[int] = Counter()

@@ -39,7 +39,7 @@ def test_a_blocking_read_waits_for_data(it: RemoteGate) -> None:
 
 
 def test_a_blocking_read_gives_up_after_its_time() -> None:
-    """On the gate's clock: 0 s is a poll; a time that is over is over, however often the gate was woken."""
+    """A timeout counts on the gate's clock, however often the gate is woken; 0 s is a poll."""
     clock = ManualClock()
 
     def now_ns() -> int:

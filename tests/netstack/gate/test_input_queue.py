@@ -25,7 +25,7 @@ def test_a_channel_with_a_priority_event_goes_first(it: RemoteGate) -> None:
 
 
 def test_priority_events_of_several_channels(it: RemoteGate) -> None:
-    """Each says whether there are more of them."""
+    """Each priority event says whether there are more of them."""
     told: list[str] = []
     it.gate.priority_event_available_future().add_done_callback(lambda: told.append("priority"))
     it.gate.available_future().add_done_callback(lambda: told.append("data"))

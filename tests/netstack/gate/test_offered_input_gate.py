@@ -130,7 +130,7 @@ def test_the_error_of_a_channel_ends_that_channel_alone() -> None:
 
 
 def test_without_memory_a_producer_is_told_to_come_again_and_the_others_go_on() -> None:
-    """And its place is not lost."""
+    """The refused producer keeps its place."""
     rig = Rig(num_segments=2)
     rig.offer(0)
     rig.offer(1)
@@ -201,8 +201,8 @@ def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_m
 
 
 def test_a_producer_waits_until_another_one_has_ended() -> None:
-    """In the order of the offers, and opened on the loop thread; memory that is short then refuses as at any other
-    time.
+    """Waiting producers are opened on the loop thread, in the order of their offers; one that finds no memory then is
+    refused as at any other time.
     """
     rig = Rig(num_segments=4, max_producers=1)
     for partition in range(4):

@@ -132,7 +132,9 @@ def it() -> Iterator[Fixture]:
 
 
 def test_a_channel_that_is_alone_yields_several(it: Fixture) -> None:
-    """At most as many as asked for; the future says exactly whether more is there."""
+    """The only channel with data yields up to as many items as asked for, and the future says exactly whether it has
+    more.
+    """
     it.receive(1, 5)
 
     assert it.poll(3) == [(1, 0), (1, 1), (1, 2)]
@@ -143,7 +145,7 @@ def test_a_channel_that_is_alone_yields_several(it: Fixture) -> None:
 
 
 def test_several_channels_yield_one_each_per_turn(it: Fixture) -> None:
-    """In the order in which they got data, until only one has some."""
+    """Channels yield one item each per turn, in the order in which they got data, until only one has some."""
     it.receive(2, 3)
     it.receive(0, 4)
     it.receive(1, 1)
@@ -155,7 +157,7 @@ def test_several_channels_yield_one_each_per_turn(it: Fixture) -> None:
 
 
 def test_who_does_not_fit_into_a_turn_is_first_in_the_next_one(it: Fixture) -> None:
-    """Two items, three channels: nobody is passed over."""
+    """A channel that does not fit into a turn is not passed over."""
     for index in range(3):
         it.receive(index, 2)
 
@@ -171,7 +173,7 @@ def test_one_item_is_a_turn_of_one_channel(it: Fixture) -> None:
 
 
 def test_items_say_whether_more_is_there(it: Fixture) -> None:
-    """All but the last one: what is behind them in the list."""
+    """Every item except the last says that more follows it in the list."""
     it.receive(0, 3)
 
     items = it.gate.poll_many(8)
@@ -229,7 +231,7 @@ def test_no_channel_is_overtaken_twice(script: list[tuple[str, int, int]]) -> No
 
 
 def test_an_event_comes_alone(it: Fixture) -> None:
-    """Neither behind data of its channel, nor with data behind it; nor beside other channels' data."""
+    """An event is the only item: no data of its own or another channel comes with it."""
     end = EndOfData(StopMode.DRAIN)
     it.receive(0, 2)
     it.receive_event(0, end)
@@ -260,7 +262,7 @@ def test_a_priority_event_comes_before_all_data(it: Fixture) -> None:
 def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(
     it: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its channel was taken out to be polled: it stands in the queue once, with priority."""
+    """A channel that gets a priority event while it is polled stands in the queue once, with priority."""
     it.receive(0, 2)
     it.receive(1, 2)
     interrupt(monkeypatch, it.remote[0], lambda: it.receive_event(1, UNALIGNED, has_priority=True))
@@ -274,7 +276,7 @@ def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(
 
 
 def test_the_end_of_all_partitions_finishes_the_gate() -> None:
-    """One event at a time; then nothing is left, for ever."""
+    """Ends come one event at a time; then the gate is finished for ever."""
     it = Fixture(1)
     it.receive(0, 1)
     it.receive_event(0, EndOfPartition())
@@ -285,7 +287,7 @@ def test_the_end_of_all_partitions_finishes_the_gate() -> None:
 
 
 def test_local_channels_come_one_by_one() -> None:
-    """In turns with the others."""
+    """Local channels yield single items, in turns with the others."""
     it = Fixture(1, 1)
     it.partitions[0].emit_record(b"\1\0", 0)
     it.partitions[0].flush(0)
@@ -341,7 +343,7 @@ def test_an_error_that_comes_during_the_poll_is_raised_next(it: Fixture, monkeyp
 def test_data_that_arrives_during_the_poll_is_found_by_the_next_one(
     it: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the channel that is polled, and in one that had nothing."""
+    """Data that arrives during the poll, in the polled or in an empty channel, is found by the next one."""
     it.receive(0, 1)
     interrupt(monkeypatch, it.remote[0], lambda: run_all([partial(it.receive, index) for index in (0, 2)]))
 
@@ -373,7 +375,7 @@ def compressed(content: bytes) -> bytes:
 
 
 def test_compressed_buffers_among_others_are_restored() -> None:
-    """Size and bytes are those of the original."""
+    """A restored buffer has the size and bytes of the original."""
     decompressor = BufferDecompressor(SEGMENT)
     it = Fixture(gate=SingleInputGate("reduce", decompressor=decompressor))
     it.receive(0, 1)
@@ -417,7 +419,7 @@ def test_a_broken_compressed_buffer_does_not_keep_the_other_channels() -> None:
 
 
 def test_a_broken_compressed_buffer_alone_is_raised_at_once() -> None:
-    """There is nothing to hand out."""
+    """The error is raised at once if there is no data to hand out."""
     it = Fixture()
     it.receive_compressed(0, compressed(b"a" * SEGMENT))
 
@@ -430,7 +432,7 @@ def test_a_broken_compressed_buffer_alone_is_raised_at_once() -> None:
 
 
 def test_get_many_waits_for_the_first_one(it: Fixture) -> None:
-    """And returns with what is there."""
+    """``get_many`` waits for the first item, and returns with the items that are there."""
     found: list[BufferOrEvent] = []
     waiter = threading.Thread(target=lambda: found.extend(it.gate.get_many(8, PATIENCE_S)))
     waiter.start()

@@ -1,4 +1,4 @@
-"""How many channels producers may have, in numbers."""
+"""How many channels producers may have."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from netstack.gate.offered_input_gate import ProducerQuota
 def test_so_many_channels_have_their_share_of_the_memory(
     num_segments: int, buffers: int, percent: int, expected: int
 ) -> None:
-    """And one has room in any case."""
+    """The number of channels follows from the memory, but is at least one."""
     quota = ProducerQuota(num_segments, buffers, percent)
     assert all(quota.try_take() for _ in range(expected))
     assert not quota.try_take()

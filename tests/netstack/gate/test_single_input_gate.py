@@ -141,7 +141,7 @@ def test_a_gate_only_moves_on(it: Fixture) -> None:
 
 
 def test_a_gate_without_channels_is_finished_once_requested() -> None:
-    """And available, so that its task sees it."""
+    """The finished gate is available, so that its task sees the end."""
     gate = SingleInputGate("empty")
     before = (gate.is_finished, gate.available_future().is_done)
 
@@ -320,7 +320,7 @@ def test_a_channel_that_is_queued_again_while_it_ends_yields_nothing(it: Fixture
 
 
 def test_an_acknowledgement_goes_to_its_channel(it: Fixture) -> None:
-    """By index."""
+    """An acknowledgement goes to the channel of its index."""
     it.gate.acknowledge_all_records_processed(1)
 
     assert it.client.orders[-1] == ("acknowledge", 1)
@@ -367,7 +367,7 @@ def test_a_channels_error_is_raised_when_its_turn_comes(it: Fixture) -> None:
 
 
 def test_a_failed_local_producer_is_raised() -> None:
-    """With the cause's text."""
+    """The error has the text of the producer's cause."""
     it = Fixture(0, 1)
     it.partitions[0].fail(ValueError("the dog ate it"))
 
@@ -378,7 +378,7 @@ def test_a_failed_local_producer_is_raised() -> None:
 
 
 def test_close_releases_everything_and_wakes_the_task(it: Fixture) -> None:
-    """From any state, any number of times; buffers in hand go home when they are recycled."""
+    """Every channel is released in any state, any number of times; buffers in use return when they are recycled."""
     it.receive(0)
     it.receive(1)
     held = it.gate.poll_next()
@@ -412,7 +412,7 @@ def test_close_before_the_request_gives_the_segments_back() -> None:
 
 
 def test_statistics_add_up() -> None:
-    """Bytes by kind of channel, buffers with events, what is queued, what was granted."""
+    """The statistics count bytes by kind of channel, buffers with events, queued buffers and granted credit."""
     it = Fixture(1, 1)
     it.receive(0, b"12345")
     it.receive(0, b"67")
@@ -442,7 +442,7 @@ def test_statistics_add_up() -> None:
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["receive", "spurious", "poll"]), st.integers(0, 2)), max_size=50))
 def test_available_means_that_somebody_has_something_to_say(steps: list[tuple[str, int]]) -> None:
-    """In any order: every buffer is found once, in the order of its channel, and an unavailable gate has none."""
+    """In any order, every buffer is found once, in the order of its channel, and an unavailable gate has none."""
     it = Fixture(3)
     sent: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     got: dict[int, list[bytes]] = {0: [], 1: [], 2: []}

@@ -18,7 +18,7 @@ UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNAL
 
 
 def num_own_and_floating(manager: BufferManager) -> tuple[int, int]:
-    """How many buffers of its own a channel has free, and how many floating ones."""
+    """Return how many buffers of its own a channel has free, and how many floating ones."""
     return len(manager._exclusive), len(manager._floating)
 
 

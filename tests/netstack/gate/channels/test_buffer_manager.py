@@ -280,8 +280,8 @@ def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_bac
 
 
 def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_announced_backlog() -> None:
-    """Its initial credit is 0; the announcement of a backlog is what starts the flow, and every data buffer tells of
-    the next ones.
+    """With an initial credit of 0, the announced backlog starts the flow, and every data buffer announces the next
+    ones.
     """
     it = Fixture(4, 2, 0)
     channel = it.channel
@@ -305,7 +305,7 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
 
 
 def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() -> None:
-    """One floating buffer, two channels without their own: the barrier of the first sets it free for the second
+    """The barrier of one channel sets the only floating buffer free for a second channel without buffers of its own
     (FLINK-8523, too).
     """
     it = Fixture(3, 1, 0, 0)
@@ -322,7 +322,7 @@ def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() 
 
 
 def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> None:
-    """The sender forgets its credit when it resumes: what is under way of it counts on no side."""
+    """A sender forgets its credit when it resumes: buffers that are under way then count on neither side."""
     it = Fixture(4, 2, 0)
     channel = it.channel
     channel.on_sender_backlog(2)
@@ -342,7 +342,9 @@ def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> No
 
 
 def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() -> None:
-    """RemoteInputChannelTest: testFailureInNotifyBufferAvailable: whoever recycled is not hurt, the task learns it."""
+    """RemoteInputChannelTest: testFailureInNotifyBufferAvailable: the task gets the error, and the recycling thread
+    does not.
+    """
     it = Fixture(4, 1, 0, 0)
     failing, successful = it.channels
 
@@ -398,7 +400,7 @@ def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
 
 
 def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
-    """The exclusive one that comes home makes it enough, not too much; no pool would replace what was given away."""
+    """A floating buffer is kept while the returning exclusive one makes exactly enough: no pool would replace it."""
     it = Fixture(8, 2, 2)
     held = it.exclusive()
     it.channel.on_sender_backlog(2)
@@ -452,8 +454,8 @@ def test_hist_12852_too_few_buffers_are_said_at_once() -> None:
     )
 )
 def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> None:
-    """In any order, with and without exclusive buffers: available + unannounced == free, and whoever needs more stands
-    in line.
+    """In any order, with and without exclusive buffers, available + unannounced == free, and a channel that needs more
+    stands in line.
     """
     it = Fixture(8, 4, 2, 0)
     numbers = [0, 0]
@@ -528,7 +530,9 @@ def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: Non
 def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_deadlocks(
     tiny_switch_interval: None,
 ) -> None:
-    """One thread releases the first channel, whose buffers go to the second one's line; another does the opposite."""
+    """One thread releases the first channel, whose buffers go to the second one's line, while another thread does the
+    opposite; neither waits for ever.
+    """
     for _ in range(100):
         it = Fixture(24, 8, 2, 2)
         first, second = it.channels
@@ -561,9 +565,7 @@ def run(threads: list[threading.Thread]) -> None:
 
 
 def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
-    """FLINK-9676, FLINK-22946: requests, offers, surplus buffers and orders run while nobody holds
-    the channel's lock.
-    """
+    """FLINK-9676, FLINK-22946: requests, offers, surplus buffers and orders run without the channel's lock."""
     it = Fixture(16, 14, 2)
     seen: list[bool] = []
 
@@ -592,7 +594,7 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
 
 
 def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
-    """Eight buffers: while the sender has credit nobody tells it of less than four new ones, then it is told of all at
+    """While the sender has credit, fewer than four of eight new buffers are not announced; without credit all are, at
     once.
     """
     it = Fixture(9, 1, 8)

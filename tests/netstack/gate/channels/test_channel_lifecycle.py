@@ -32,7 +32,7 @@ def channel(request: pytest.FixtureRequest) -> Iterator[InputChannel]:
 
 
 def test_a_channel_only_moves_on() -> None:
-    """From each state to the later ones, and nowhere from the last."""
+    """Each state leads only to later ones, and the last one to none."""
     order = [CREATED, REQUESTED, RELEASED]
 
     steps = {(before, after) for before, after in product(order, order) if after > before}
@@ -41,7 +41,7 @@ def test_a_channel_only_moves_on() -> None:
 
 
 def test_a_channel_is_requested_and_released(channel: InputChannel) -> None:
-    """Each once; a second call changes nothing."""
+    """A second request or release changes nothing."""
     seen = [channel.lifecycle]
 
     for step in (channel.request_subpartition, channel.request_subpartition, channel.release, channel.release):
@@ -64,7 +64,7 @@ def test_a_released_channel_is_not_requested(channel: InputChannel) -> None:
 
 
 def test_a_channel_is_not_polled_or_retriggered_before_the_request(channel: InputChannel) -> None:
-    """Both are mistakes of the gate, and change nothing."""
+    """A poll or a retrigger before the request is an error of the gate, and changes nothing."""
     with pytest.raises(LocalProtocolError, match="channel 0 is polled before it was requested"):
         channel.next_buffer()
     with pytest.raises(LocalProtocolError, match="channel 0 is requested once more before it was requested"):

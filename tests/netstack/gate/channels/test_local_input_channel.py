@@ -62,7 +62,9 @@ def it() -> Iterator[Fixture]:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_data_is_read_from_the_producers_buffers(it: Fixture, is_early: bool) -> None:
-    """Whether the partition or the request came first; in order, with what is behind each."""
+    """Buffers come in order, with the backlog and type of the next one, whether the partition or the request came
+    first.
+    """
     if is_early:
         it.channel.request_subpartition()
         it.manager.register(it.partition)
@@ -134,7 +136,7 @@ def test_polling_before_the_request_is_a_bug(it: Fixture) -> None:
 
 
 def test_a_failed_producer_is_an_error_at_the_next_poll(it: Fixture) -> None:
-    """With its cause, again and again; the gate was told."""
+    """Every poll raises the producer's failure with its cause, and the gate is notified."""
     it.manager.register(it.partition)
     it.channel.request_subpartition()
 
@@ -150,7 +152,7 @@ def test_a_failed_producer_is_an_error_at_the_next_poll(it: Fixture) -> None:
 
 
 def test_a_view_that_cannot_be_opened_is_the_channels_error(it: Fixture) -> None:
-    """Not the registering producer's."""
+    """The channel fails if its view cannot be opened; the producer that registers does not."""
     other = LocalInputChannel(it.gate, 1, partition_id_of(), 0, it.manager)
     it.channel.request_subpartition()
     other.request_subpartition()
@@ -187,7 +189,9 @@ def test_the_acknowledgement_reaches_the_partition(it: Fixture) -> None:
 
 
 def test_release_consumes_the_subpartition(it: Fixture) -> None:
-    """Once; a released channel has nothing and raises nothing, whatever the producer does then."""
+    """A release consumes the subpartition once; then the channel has no data and no error, whatever the producer
+    does.
+    """
     it.manager.register(it.partition)
     it.channel.request_subpartition()
     it.partition.emit_record(b"abc", 0)
@@ -242,7 +246,7 @@ def test_a_view_that_comes_too_late_is_released_at_once(it: Fixture) -> None:
 
 @pytest.mark.slow
 def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interval: None) -> None:
-    """In any order: the partition ends up released once it is closed, nothing waits, nothing leaks (FLINK-12510)."""
+    """In any order, a partition that is closed ends up released, and no wait or buffer is left (FLINK-12510)."""
     for _ in range(150):
         it = Fixture()
         timers = ManualTimers()
@@ -484,7 +488,7 @@ def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:
 
 @pytest.mark.slow
 class ImpatientGate(SingleInputGate):
-    """Its task polls whenever a priority event is announced, at once."""
+    """A gate whose task polls at once when a priority event is announced."""
 
     polled: list[BufferOrEvent | None]
 
@@ -561,7 +565,7 @@ def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
 
 @pytest.mark.parametrize("is_pending", [False, True])
 def test_a_content_is_handed_over_and_its_bytes_are_persisted(it: Fixture, is_pending: bool) -> None:
-    """In buffers as large as others are; outside of a checkpoint there are no bytes at all."""
+    """The bytes are persisted in buffers as large as others are; outside of a checkpoint no bytes are made."""
     writer = RecordingStateWriter()
     channel = local(it)
     channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))

@@ -179,8 +179,8 @@ def test_only_the_first_priority_event_is_news(it: Fixture) -> None:
 
 
 def test_an_announced_barrier_is_converted() -> None:
-    """RemoteInputChannelTest: testGateNotifiedOnBarrierConversion: the gate is told although it saw
-    the number already.
+    """RemoteInputChannelTest: testGateNotifiedOnBarrierConversion: the gate is notified although it saw the number
+    already.
     """
     gate = SingleInputGate("reduce (1/2)")
     it = Fixture(gate)
@@ -252,7 +252,7 @@ def test_events_that_contradict_themselves_are_refused(
 
 
 def test_a_broken_barrier_is_refused(it: Fixture) -> None:
-    """The loop finds it out, and nobody persists anything for it."""
+    """A broken barrier is found on the loop, and no data is persisted for it."""
     it.channel.on_buffer(NetworkBuffer.unpooled(b"\0\0\0\1\0", DataType.ALIGNED_CHECKPOINT_BARRIER), 0, 0)
 
     with pytest.raises(RemoteProtocolError, match="Checkpoint"):
@@ -286,7 +286,7 @@ def test_what_was_polled_is_not_in_flight(
 
 
 def test_events_between_the_data_are_passed_over(it: Fixture) -> None:
-    """RemoteInputChannelTest: getInflightBuffers: only data is persisted, also what is behind an event."""
+    """RemoteInputChannelTest: getInflightBuffers: only data is persisted, also after an event."""
     it.send(1)
     it.send_event(EndOfData(StopMode.DRAIN))
     it.send(2)
@@ -334,7 +334,7 @@ def test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes(it:
 
 
 def test_a_checkpoint_that_starts_after_its_barrier_persists_what_it_overtook(it: Fixture) -> None:
-    """And nothing more; the next one starts anew."""
+    """Exactly the data that the barrier overtook is persisted; the next checkpoint starts anew."""
     it.send_around(UNALIGNED)
     it.channel.checkpoint_started(UNALIGNED)
     it.send(5)
@@ -348,7 +348,7 @@ def test_a_checkpoint_that_starts_after_its_barrier_persists_what_it_overtook(it
 
 
 def test_a_newer_barrier_subsumes_an_older_checkpoint(it: Fixture) -> None:
-    """Its buffers are not known any more."""
+    """The buffers of a subsumed checkpoint are forgotten."""
     it.send_barrier(CheckpointBarrier(5, 1, UNALIGNED.options))
 
     with pytest.raises(CheckpointSubsumedError, match="checkpoint 4 is not known any more, checkpoint 5 came"):
@@ -392,7 +392,7 @@ def test_a_late_barrier_of_a_stopped_checkpoint_ends_no_other(it: Fixture) -> No
 
 
 def test_the_first_barrier_of_a_checkpoint_counts(it: Fixture) -> None:
-    """A second one with its id does not bring what is between them into the checkpoint."""
+    """A second barrier of a checkpoint does not bring the data between both into it."""
     it.send(1)
     it.send_barrier(UNALIGNED)
     it.send(2)
@@ -402,9 +402,7 @@ def test_the_first_barrier_of_a_checkpoint_counts(it: Fixture) -> None:
 
 
 def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
-    """RemoteInputChannelTest: testExceptionOnPersisting: the buffer is in the queue, once, and goes home with the
-    channel.
-    """
+    """RemoteInputChannelTest: testExceptionOnPersisting: the buffer is queued, once, and recycled with the channel."""
     it.writer.error = OSError("disk full")
     it.channel.checkpoint_started(UNALIGNED)
 

@@ -59,7 +59,7 @@ def it() -> Iterator[Fixture]:
 
 
 def test_the_initial_credit_is_the_number_of_exclusive_segments(it: Fixture) -> None:
-    """And the request goes out once."""
+    """The request is sent once, with the number of exclusive segments as its credit."""
     it.channel.request_subpartition()
 
     manager = it.channel.buffer_manager
@@ -107,7 +107,7 @@ def test_polling_before_the_request_is_a_bug() -> None:
 
 
 def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: int = 100) -> tuple[int, str]:
-    """How many events of these sizes a channel takes, and its error then."""
+    """Return how many events of these sizes a channel takes, and its error after that."""
     channel = RemoteInputChannel(
         it.gate,
         1,
@@ -137,7 +137,9 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
 
 
 def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
-    """The error says which channel, how many, how much, and what to set; one event is taken whatever its size."""
+    """The error names the channel, the number and size of the events, and the options to set; one event is taken
+    whatever its size.
+    """
     num_many, too_many = flooded(it, [4] * 5)
     num_large, too_large = flooded(it, [60, 40, 4])
 
@@ -156,7 +158,7 @@ def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
 
 
 def test_buffers_arrive_in_order(it: Fixture) -> None:
-    """The gate is told once."""
+    """Buffers arrive in order, and the gate is notified once."""
     it.channel.on_response(data(it.channel, 0, b"abc"))
     it.channel.on_response(data(it.channel, 1, b"de", backlog=5))
 
@@ -226,7 +228,7 @@ def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
 
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_a_response_out_of_order_is_refused_at_once(it: Fixture, is_empty: bool) -> None:
-    """And its buffer comes back, without becoming credit that anybody hears of."""
+    """The buffer of the refused response is recycled without becoming announced credit."""
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 1"):
         it.channel.on_response(data(it.channel, 1, b"" if is_empty else b"x"))
 
@@ -247,7 +249,7 @@ def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
 
 
 def test_an_empty_buffer_out_of_order_is_an_error(it: Fixture) -> None:
-    """Like any other."""
+    """An empty buffer out of order is an error like any other."""
     it.channel.on_empty_buffer(5, 0)
 
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 5"):
@@ -275,7 +277,7 @@ def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
 
 
 def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
-    """Only the first recycle orders an announcement; it takes all that came until then, once."""
+    """Only the first recycle orders an announcement, which takes all buffers that were recycled until it is sent."""
     for number in range(2):
         it.channel.on_response(data(it.channel, number))
     buffers = [it.poll(), it.poll()]
@@ -309,7 +311,9 @@ STEPS = st.lists(st.sampled_from(["receive", "event", "poll", "recycle", "announ
 
 @given(steps=STEPS, num_segments=st.integers(1, 4))
 def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) -> None:
-    """In every state; a sender that keeps to its credit is never refused; an order to announce never gets lost."""
+    """In every state granted is spent plus available; a sender that keeps to its credit is never refused, and no order
+    to announce gets lost.
+    """
     it = Fixture(num_segments)
     credit, number = it.channel.buffer_manager.initial_credit, 0
     held: list[NetworkBuffer] = []
@@ -409,9 +413,7 @@ def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
 
 
 def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
-    """The canceler came between the channel's check and the order: its own cancel is too early, so the producer is told
-    to stop again.
-    """
+    """A producer whose request was sent after the channel's own cancel is told to stop again."""
 
     class ReleasingClient(RecordingClient):
         def request_subpartition(self, channel: RemoteInputChannel) -> None:
@@ -425,7 +427,7 @@ def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
 
 
 def test_what_was_released_before_the_request_is_not_requested(it: Fixture) -> None:
-    """Nor is it cancelled: the producer never heard of it."""
+    """A channel that was released before its request sends neither a request nor a cancel."""
     client = RecordingClient()
     channel = remote_channel(it.gate, client, it.network, index=1, is_requested=False)
     channel.release()
@@ -436,7 +438,7 @@ def test_what_was_released_before_the_request_is_not_requested(it: Fixture) -> N
 
 
 def test_the_acknowledgement_is_passed_on(it: Fixture) -> None:
-    """To the producer, through the connection."""
+    """The acknowledgement reaches the producer through the connection."""
     it.channel.acknowledge_all_records_processed()
 
     assert it.client.orders[-1] == ("acknowledge", 0)

@@ -149,7 +149,7 @@ def test_a_failed_request_asks_for_the_state_of_the_producer(it: Fixture) -> Non
 
 
 def test_without_a_checker_a_failed_request_is_the_error(it: Fixture) -> None:
-    """With the producer's own words."""
+    """The error has the producer's own words."""
     gate = SingleInputGate("reduce")
     channel = it.channel(gate=gate)
 
@@ -233,7 +233,7 @@ def test_a_released_channel_takes_no_orders(it: Fixture) -> None:
 
 
 def test_orders_before_the_request_are_bugs(it: Fixture) -> None:
-    """There is nobody to tell."""
+    """A channel that was not requested has no producer to send an order to."""
     with pytest.raises(LocalProtocolError, match="used before it was requested"):
         it.channel(is_requested=False).announce_buffer_size(10)
 
@@ -249,8 +249,8 @@ def response(channel: RemoteInputChannel, content: bytes, sizes: tuple[int, ...]
 
 
 def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
-    """Under numbers that follow each other, as Flink's client counts; for one credit, which comes back when the last
-    one is recycled.
+    """Partial buffers get consecutive numbers, as Flink's client counts, for one credit, which returns when the last
+    part is recycled.
     """
     channel = it.channel()
 
@@ -296,7 +296,7 @@ def test_partial_buffers_must_add_up(it: Fixture, sizes: tuple[int, ...]) -> Non
 
 
 def test_a_single_part_is_the_buffer_itself(it: Fixture) -> None:
-    """Also of an event: so Flink's blocking partitions send the end of data."""
+    """A single part needs no slice, even of an event: Flink's blocking partitions send the end of data like this."""
     channel = it.channel()
 
     channel.on_response(response(channel, b"aabccc", (6,)))
@@ -313,7 +313,7 @@ def test_a_single_part_is_the_buffer_itself(it: Fixture) -> None:
 
 
 def test_partial_buffers_out_of_order_are_refused_once(it: Fixture) -> None:
-    """All parts go home."""
+    """The refusal recycles all parts."""
     channel = it.channel()
 
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 3"):

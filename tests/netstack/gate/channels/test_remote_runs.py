@@ -1,4 +1,4 @@
-"""``RemoteInputChannel`` and ``BufferManager`` with several buffers at once: as one by one, whatever happens in
+"""``RemoteInputChannel`` and ``BufferManager`` take several buffers at once like single ones, whatever happens in
 between.
 """
 
@@ -30,7 +30,7 @@ def it() -> Iterator[Fixture]:
 
 
 def test_a_run_is_queued_under_consecutive_numbers(it: Fixture) -> None:
-    """The gate is told once, the backlog is known, the bytes are counted."""
+    """The gate is notified once, the backlog is known, and the bytes are counted."""
     it.receive(0, 3, backlog=2)
     it.receive(3, 2, backlog=1)
 
@@ -74,7 +74,7 @@ def test_a_wrong_number_breaks_the_channel_and_announces_no_credit(first: int, s
 
 @pytest.mark.parametrize("first", [0, MAX - 1])
 def test_a_run_for_a_released_channel_goes_home(first: int) -> None:
-    """Without an error; and no buffer is given out after that."""
+    """A run for a released channel is recycled without an error, and no buffer is given out after that."""
     it = Fixture(first=first)
     buffers = it.buffers(3)
     it.channel.release()
@@ -125,12 +125,12 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12), st.integers(1, 8)), max_size=12))
 def test_runs_lead_where_single_buffers_lead(script: list[tuple[int, int, int]]) -> None:
-    """Queue, notifications, credit, and who asked for floating buffers; whatever comes with one step."""
+    """Queue, notifications, credit, and the requests for floating buffers are equal after each step."""
     assert receive_all(True, script) == receive_all(False, script)
 
 
 def test_a_run_that_arrives_during_a_checkpoint_is_persisted(it: Fixture) -> None:
-    """Each of its buffers once, in order, until the barrier; polled data does not matter any more."""
+    """Each buffer of the run is persisted once, in order, until the barrier, whether or not it was polled."""
     it.receive(0, 2)
     assert it.take(1) == 1
 
@@ -240,9 +240,7 @@ def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.usefixtures("tiny_switch_interval")
 def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
-    """One thread receives runs, another one polls them and sleeps on the gate's future only: everything arrives, in
-    order.
-    """
+    """A task that sleeps only on the gate's future gets every run of another thread, in order."""
     it = Fixture(gate=SingleInputGate("reduce"))
     gate, rng, num_total = it.gate, random.Random(seed), 8_000
     assert isinstance(gate, SingleInputGate)
@@ -283,7 +281,7 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
 
 
 def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
-    """And is marked as plain data, whatever was in them before."""
+    """A run takes floating buffers first, and marks them as plain data, whatever they held before."""
     held = it.buffers(7)
     it.channel.on_sender_backlog(4)
     it.channel.buffer_manager.take_unannounced()
@@ -317,7 +315,7 @@ def test_a_run_is_cut_at_the_credit_that_was_announced(it: Fixture) -> None:
 
 
 def test_the_run_that_spends_the_last_credit_announces_what_was_saved_up(it: Fixture) -> None:
-    """Once; a lump that is not complete waits while the sender has some."""
+    """The run that spends the last credit announces all saved credit once; before, an incomplete lump waits."""
     held = it.buffers(3)
     recycle_all(held)
     assert it.client.orders == [("request", 0)]
@@ -345,7 +343,7 @@ def test_a_run_that_comes_back_is_one_announcement(it: Fixture) -> None:
 
 
 def test_exclusive_segments_that_come_back_replace_floating_ones(it: Fixture) -> None:
-    """Each one, as far as nobody requires more."""
+    """Each returning exclusive segment replaces a floating one that is not required any more."""
     held = it.buffers(7)
     it.channel.on_sender_backlog(3)
     it.channel.buffer_manager.take_unannounced()

@@ -1,4 +1,4 @@
-"""Runs of a ``RemoteInputChannel`` of which a part is polled or released at the worst moment, forced in its queue."""
+"""Runs of a ``RemoteInputChannel`` that are partly polled or released at the worst moment, forced in its queue."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fix
 
 
 class LateDeque(deque[SequenceBuffer]):
-    """More arrives right after one of the looks at its end."""
+    """A queue to which more is added right after one of the looks at its end."""
 
     def __init__(self, elements: Sequence[SequenceBuffer], it: Fixture, number: int) -> None:
         super().__init__(elements)
@@ -85,8 +85,8 @@ class LateDeque(deque[SequenceBuffer]):
 
 
 def test_a_run_that_arrives_while_the_last_buffer_is_polled_is_found() -> None:
-    """After the task saw that nothing is left and before it went: it is told, or it sees that there is more; the queue
-    holds it once.
+    """A run that arrives after the task saw an empty queue is found: the gate is notified or the task sees it, and the
+    queue holds the channel once.
     """
     it = Fixture(gate=SingleInputGate("reduce"))
     gate = it.gate

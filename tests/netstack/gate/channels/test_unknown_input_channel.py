@@ -10,7 +10,7 @@ from tests.netstack.partition.doubles import partition_id_of
 
 
 def test_it_cannot_be_read() -> None:
-    """Nor resumed or acknowledged: nothing was polled from it."""
+    """An unknown channel can neither be read, resumed nor acknowledged: it has given no data."""
     channel = UnknownInputChannel(RecordingGate(), 3, partition_id_of(), 0)
 
     for call in (channel.next_buffer, channel.resume_consumption, channel.acknowledge_all_records_processed):
