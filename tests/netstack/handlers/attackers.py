@@ -58,7 +58,7 @@ class Victim:
 
 @asynccontextmanager
 async def victim(security: SecurityConfig = SECURITY) -> AsyncIterator[Victim]:
-    """Closed at the end."""
+    """Start a server with a friend; both are closed at the end."""
     config, inbox = replace(CONFIG, security=security), Inbox()
     server = NetworkServer(config, handlers(inbox))
     address = ConnectionID(*await server.start("127.0.0.1", 0))

@@ -23,7 +23,7 @@ EXCLUSIVE = 2
 
 
 class ScriptedStateChecker:
-    """Answers at once, with what it was made with."""
+    """Answers at once, with the given states."""
 
     def __init__(self, *answers: ProducerState) -> None:
         self.answers = list(answers)

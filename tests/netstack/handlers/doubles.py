@@ -1,4 +1,4 @@
-"""Views that say what a test wants, and what it takes to stop and start the socket of a server."""
+"""Views that a test scripts, and functions that stop and start the socket of a server."""
 
 from collections import deque
 
@@ -102,7 +102,7 @@ class EmptyAlwaysAvailableView(ScriptedView):
 def open_reader(
     server: ServerSide, view: ScriptedView, *, receiver: int = 1, credit: int = 2
 ) -> CreditBasedSequenceNumberingViewReader:
-    """A reader of ``view`` that the queue knows; nobody has told it of data yet."""
+    """Open a reader of ``view`` that the queue knows; it was not notified of data yet."""
     last = 1 if view.subpartitions else 0
     reader = CreditBasedSequenceNumberingViewReader(
         PartitionRequest(partition_id_of(), 0, last, receiver_of(receiver), credit), server.queue
@@ -124,7 +124,7 @@ def block(server: ServerSide) -> None:
 
 
 def unblock(server: ServerSide) -> None:
-    """Let the kernel take what filled the socket; what is written from then on stays readable."""
+    """Let the kernel take the bytes that filled the socket; bytes that are written from then on stay readable."""
     server.channel.flush_outbound()
     first = server.channel.read_outbound()
     assert isinstance(first, bytes)

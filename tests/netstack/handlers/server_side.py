@@ -100,7 +100,7 @@ class ServerSide:
 
 
 def fill(partition: ResultPartition, num_buffers: int, subpartition: int = 0) -> None:
-    """So many full buffers, the last one readable too."""
+    """Write ``num_buffers`` full buffers; the last one is readable, too."""
     for _ in range(num_buffers):
         partition.emit_record(bytes(SEGMENT), subpartition)
     partition.flush(subpartition)

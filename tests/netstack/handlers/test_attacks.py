@@ -64,7 +64,7 @@ def test_garbage_before_authentication_is_cut(loop_name: str, name: str) -> None
 
 
 def test_every_message_before_authentication_is_refused(loop_name: str) -> None:
-    """Spark CVE-2020-9480: whatever is asked for, nothing is acted on, neither at once nor behind a hello."""
+    """Spark CVE-2020-9480: no message is acted on before authentication, neither at once nor after a hello."""
 
     async def main() -> None:
         async with victim(replace(SECURITY, failure_delay_s=0)) as it:
@@ -132,7 +132,7 @@ def test_a_silent_stranger_is_cut_when_its_time_is_over(loop_name: str) -> None:
 
 
 def test_a_stranger_that_drips_is_cut_when_its_time_is_over(loop_name: str) -> None:
-    """One byte at a time is no sign of life that counts."""
+    """A stranger that sends one byte at a time is cut when its time is over, although it never falls silent."""
 
     async def main() -> None:
         async with victim() as it:
@@ -261,7 +261,7 @@ def test_a_server_that_cannot_prove_itself_gets_nothing(loop_name: str, answer: 
 
 
 def test_a_server_that_hangs_up_before_it_says_anything_was_not_shown_the_secret(loop_name: str) -> None:
-    """So another attempt may help, and the error says what can be behind it."""
+    """The error is no refused authentication, so that another attempt may help, and it names possible causes."""
 
     async def main() -> None:
         async with impostor(b"") as address:
@@ -275,8 +275,8 @@ def test_a_server_that_hangs_up_before_it_says_anything_was_not_shown_the_secret
 
 
 def test_a_server_without_descriptors_is_a_connect_error(loop_name: str) -> None:
-    """With none left, libuv accepts and closes at once; here the kernel resets a connection whose hello nobody has
-    read.
+    """A server without descriptors accepts and closes at once, so that the kernel resets the connection; the client
+    gets a ConnectError that says so.
     """
 
     async def main() -> None:
@@ -327,7 +327,7 @@ def test_strangers_make_room_for_strangers_and_never_cost_a_friend(loop_name: st
 
 
 def test_a_connection_too_many_is_refused(loop_name: str) -> None:
-    """All places are taken by friends: the next one is cut, the others go on."""
+    """With all places taken by friends, the next connection is cut and the friends go on."""
 
     async def main() -> None:
         config = replace(HMAC_CONFIG, max_connections=1)
@@ -347,7 +347,7 @@ def test_a_connection_too_many_is_refused(loop_name: str) -> None:
 
 
 def test_nothing_listens_and_nothing_is_dialled_by_accident(loop_name: str) -> None:
-    """Without a choice of security, or beyond loopback without TLS."""
+    """Neither a server nor a client starts without a choice of security, or beyond loopback without TLS."""
 
     async def main() -> None:
         bare = replace(CONFIG, security=None)

@@ -25,7 +25,7 @@ EVENT = OtherEvent("org.example.Superstep", b"\7")
 
 
 class BothSides:
-    """One connection; ``pump`` carries bytes both ways, in small cuts, until nothing moves any more."""
+    """One connection; ``pump`` carries bytes both ways, in small cuts, until no more move."""
 
     def __init__(self) -> None:
         self.server = ServerSide()
@@ -87,8 +87,8 @@ def events(found: list[BufferOrEvent]) -> list[Event]:
 def test_everything_arrives_whatever_buffers_the_receiver_has(
     both: BothSides, num_exclusive: int, num_floating: int
 ) -> None:
-    """More data than credit, to a receiver with few buffers or with floating ones only (FLINK-16641): all of it, then
-    the end.
+    """More data than credit reaches a receiver with few buffers, or with floating ones only (FLINK-16641), and then the
+    end.
     """
     partition = both.server.partition(1)
     gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
@@ -159,7 +159,7 @@ def test_a_priority_event_overtakes_what_waits_for_credit(both: BothSides) -> No
 
 
 def test_a_task_event_goes_upstream(both: BothSides) -> None:
-    """From the gate to whoever subscribed at the producer's process."""
+    """A task event goes from the gate to the subscribers in the producer's process."""
     both.server.partition(1)
     gate = both.client.open_gate(1)
     seen: list[Event] = []
@@ -374,7 +374,7 @@ def test_an_error_behind_the_first_end_of_several_is_told(both: BothSides) -> No
 
 
 def test_a_refused_range_leaves_everything_for_its_rightful_readers(both: BothSides) -> None:
-    """One subpartition of it is taken: the receiver is told, and the others are there for whoever asks next, byte for
+    """The receiver of a range with a taken subpartition is refused, and the other subpartitions can be read, byte for
     byte.
     """
     partition = both.server.partition(1, num_subpartitions=3)

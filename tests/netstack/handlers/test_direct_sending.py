@@ -1,4 +1,4 @@
-"""A thread that notifies sends a little by itself; everything else is the loop's, and nothing comes out of order."""
+"""A notifying thread sends small data by itself; the loop sends everything else, and all data stays in order."""
 
 import contextlib
 import signal
@@ -54,7 +54,7 @@ class Turn:
 
 
 class WatchedChannel(EmbeddedChannel):
-    """Its turn has hooks."""
+    """A channel whose turn has hooks."""
 
     @property  # type: ignore[override]  # a double
     def turn(self) -> Turn:
@@ -81,7 +81,9 @@ class DirectSocket:
 
 
 class DirectServer(ServerSide):
-    """Its connection has a way past the loop: a socket of its own, so that a test sees who sent what."""
+    """A server whose connection has a second way past the loop, a socket of its own: a test sees which side sent a
+    response.
+    """
 
     def __init__(self, config: NetstackConfig = CONFIG) -> None:
         super().__init__(config, WatchedChannel)
@@ -209,7 +211,7 @@ def test_without_credit_the_loop_sends_when_some_comes(server: DirectServer) -> 
 
 
 def test_what_is_not_little_is_the_loops() -> None:
-    """More than 4096 bytes are better written together with others."""
+    """The loop sends more than 4096 bytes, since it can write them together with others."""
     server = DirectServer(replace(CONFIG, segment_size_bytes=16 * SEGMENT, network_memory_bytes=512 * SEGMENT))
     partition = server.partition()
     server.receive(request(credit=9))
@@ -423,9 +425,7 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
 
 
 def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
-    """The loop finds data and credit while a thread is about to send with it: whoever comes second finds neither, or
-    both again.
-    """
+    """Credit that the loop finds while a thread is about to send with it is spent once."""
     partition = server.partition()
     reader, view = watched(server, partition, credit=1)
     has_looked, may_go_on = threading.Event(), threading.Event()

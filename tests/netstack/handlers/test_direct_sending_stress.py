@@ -39,7 +39,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
 
 
 def records(seed: int) -> list[bytes]:
-    """Most are little, each with a content of its own."""
+    """Return records, most of them small, each with other bytes."""
     rng = random.Random(seed)
     sizes = [
         rng.choice((1, 5, 40, 40, 40, rng.randrange(1, MAX_RECORD_BYTES))) for _ in range(NUM_RECORDS // NUM_PRODUCERS)
@@ -48,7 +48,7 @@ def records(seed: int) -> list[bytes]:
 
 
 def test_every_byte_of_every_producer_arrives_in_order(nodes: tuple[Node, Node]) -> None:
-    """Some records are flushed by their producer, some by the loop, some stay until the buffer is full."""
+    """All bytes arrive in order, whether a record is flushed by its producer, by the loop, or by a full buffer."""
     producer, consumer = nodes
     partitions = [
         producer.environment.create_result_partition("producer", result_partition_id(n), 1)

@@ -1,5 +1,5 @@
-"""Runs between the queue of the server's readers and the client's handler, counted inside: the wire shows what it would
-show without them.
+"""Runs between the queue of the server's readers and the client's handler, counted inside: the bytes on the wire do not
+depend on them.
 """
 
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def script(server: ServerSide, partition: ResultPartition) -> None:
 
 @pytest.mark.parametrize("first", [0, MAX - 2, MAX - 5])
 def test_the_wire_shows_no_difference(first: int) -> None:
-    """The same bytes with and without runs: numbers that wrap, backlogs, events and parts."""
+    """With and without runs the bytes are equal, with wrapping numbers, backlogs, events and parts."""
     found = []
     for has_runs in (True, False):
         server = CountingServer(has_runs=has_runs)
@@ -141,7 +141,7 @@ def client() -> Iterator[Client]:
 def test_a_run_for_a_channel_that_was_released_meanwhile_goes_home(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the decoder and the handler: the buffers were given out already."""
+    """A channel that is released between decoder and handler recycles the run, whose buffers were given out already."""
     gate, [channel] = client.open_channels(1, num_exclusive=4)
     original = client.handler._on_run
 

@@ -42,9 +42,7 @@ def client() -> Iterator[Client]:
 
 
 def test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself(server: ServerSide) -> None:
-    """The peer's window is shut while data, credit and a resumption arrive; when it opens all of it leaves, nobody has
-    to ask.
-    """
+    """Data, credit and a resumption that arrive while the peer's window is shut leave by themselves when it opens."""
     view = ScriptedView(BARRIER, DATA, EVENT, DATA)
     reader = open_reader(server, view, credit=1)
     other = ScriptedView(DATA)
@@ -69,9 +67,7 @@ def test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself(server
 
 
 def test_hist_4021_a_cancelled_channel_does_not_stop_the_reading_of_the_connection(client: Client) -> None:
-    """Its payload is half received when its gate closes and its pool is destroyed; its neighbours on the connection
-    read on.
-    """
+    """A channel that is cancelled with half of its payload received does not keep its neighbours from reading."""
     leaving = client.open_gate(1, num_floating=4)
     staying = client.open_gate(2)
     frame = response(1, payload=bytes(500), backlog=3)
@@ -87,7 +83,7 @@ def test_hist_4021_a_cancelled_channel_does_not_stop_the_reading_of_the_connecti
 def test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind(
     server: ServerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second buffer cannot be encoded, the first one is still pending: both come home, once."""
+    """A second buffer that cannot be encoded and the pending first one are both recycled once."""
     view = ScriptedView(*[DATA] * 3)
     reader = open_reader(server, view, credit=3)
     num_left = 1
@@ -109,7 +105,7 @@ def test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind(
 
 
 def test_hist_7499_2089_a_write_after_the_close_recycles(server: ServerSide) -> None:
-    """The channel drops what it gets, and says so to the buffer."""
+    """A closed channel recycles each buffer that it gets."""
     view = ScriptedView(*[DATA] * 3)
     reader = open_reader(server, view, credit=3)
     server.channel.close()
@@ -243,7 +239,7 @@ STEPS = ["create_view_or_listen", "set_view", "enqueue_available_reader", "call_
 def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
     server: ServerSide, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The consumer is told, nothing that does not exist is cleaned up, what does exist is; the id can be used again."""
+    """The consumer gets the error, everything that was made is cleaned up, and the id can be used again."""
     if step != "call_at":
         server.partition()
 
@@ -276,7 +272,9 @@ def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
 
 
 def test_hist_24738_a_new_buffer_size_in_every_state_of_the_receiver(server: ServerSide) -> None:
-    """Before the request, while it waits, open, after the producer failed, after the cancel: never an error."""
+    """A new buffer size is never an error: before the request, while it waits, open, after a failure, and after the
+    cancel.
+    """
     size = NewBufferSize(ME, 300)
 
     server.receive(size)
@@ -297,7 +295,7 @@ def test_hist_24738_a_new_buffer_size_in_every_state_of_the_receiver(server: Ser
 
 
 def test_hist_24738_a_channel_that_was_released_announces_no_size(client: Client) -> None:
-    """On the consumer's side: the order of a channel that left is dropped, the others' leave."""
+    """The consumer drops the order of a channel that left, and sends those of the others."""
     leaving, [gone] = client.open_channels(1)
     _, [other] = client.open_channels(2)
     leaving.close()
@@ -346,7 +344,7 @@ def test_hist_18348_the_first_cause_is_the_one_that_is_told(client: Client) -> N
 
 
 def test_hist_18348_a_refused_request_tells_why(server: ServerSide) -> None:
-    """Not that a reader is missing: that the partition was released, and what released it."""
+    """The error says that the partition was released, and why, not that a reader is missing."""
     partition = server.partition()
     server.receive(request(3, receiver=2))  # keeps the connection busy with something else
     partition.fail(ValueError("out of cheese"))

@@ -57,7 +57,7 @@ def test_a_token_is_good_to_its_last_millisecond() -> None:
 
 
 def test_nothing_is_taken_over_a_connection_whose_token_has_expired() -> None:
-    """The producer hears so, in words; what it was offered before is not touched."""
+    """An expired producer is refused with a reason, and its earlier offers are not touched."""
     rig = Rig()
     rig.advance_ms(DAY_MS)
     rig.offer()

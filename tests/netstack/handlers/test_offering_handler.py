@@ -15,7 +15,7 @@ REQUEST = PartitionRequest(PARTITION, 0, 0, RECEIVER, 2)
 
 
 class Partition:
-    """Notes what it is told."""
+    """A partition that notes the calls of its handler."""
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []

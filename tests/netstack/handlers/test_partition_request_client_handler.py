@@ -70,7 +70,7 @@ def hopping() -> Iterator[Client]:
 
 
 def test_the_request_carries_the_exclusive_buffers_as_credit(client: Client) -> None:
-    """One request, with the initial credit."""
+    """One request is sent, with the exclusive buffers as its initial credit."""
     client.open_gate()
 
     assert client.sent() == [PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), EXCLUSIVE)]
@@ -94,7 +94,7 @@ def test_recycled_buffers_become_one_announcement(client: Client) -> None:
 
 
 def test_credit_is_announced_as_buffers_come_back(client: Client) -> None:
-    """On a writable socket every change from nothing to something is told."""
+    """On a writable socket each first buffer of new credit is announced."""
     gate = client.open_gate()
     client.sent()
     client.connection.write_inbound(response())
@@ -122,7 +122,7 @@ def test_more_than_the_credit_is_the_senders_error_and_only_its_channels(client:
 
 
 def test_a_wrong_sequence_number_is_an_error_of_the_channel(client: Client) -> None:
-    """The message names what was expected and what came."""
+    """The error has the expected and the received number."""
     gate = client.open_gate()
 
     client.connection.write_inbound(response(sequence_number=29))
@@ -132,7 +132,7 @@ def test_a_wrong_sequence_number_is_an_error_of_the_channel(client: Client) -> N
 
 
 def test_an_unknown_receiver_is_told_to_stop_once(client: Client) -> None:
-    """Two late buffers of a channel that is gone: one cancel."""
+    """Two late buffers of a released channel cause one cancel."""
     client.connection.write_inbound(response(9, 0))
     client.connection.write_inbound(response(9, 1))
 
@@ -140,7 +140,7 @@ def test_an_unknown_receiver_is_told_to_stop_once(client: Client) -> None:
 
 
 def test_events_take_no_exclusive_buffer(client: Client) -> None:
-    """With all credit spent an event still gets through."""
+    """An event arrives even with all credit spent."""
     gate = client.open_gate()
     for number in range(EXCLUSIVE):
         client.connection.write_inbound(response(sequence_number=number))
@@ -177,7 +177,7 @@ def test_an_empty_buffer_gives_its_credit_back(client: Client) -> None:
 def test_an_error_response_with_receiver_fails_that_channel(
     client: Client, code: ErrorCode, kind: type[NetstackError]
 ) -> None:
-    """Its text and the reporting peer reach the task; the neighbour goes on."""
+    """The task of the failed channel gets the text and the peer's address; the neighbour goes on."""
     failed, good = client.open_gate(1), client.open_gate(2)
     client.sent()
 
@@ -218,7 +218,7 @@ def test_a_lost_connection_is_an_error_of_every_channel_that_reads(client: Clien
 
 
 def test_a_message_for_servers_ends_the_connection(client: Client) -> None:
-    """A client never ignores what it does not understand."""
+    """A client ends the connection at a message that it does not understand."""
     gate = client.open_gate()
 
     client.connection.write_inbound(encode(CloseRequest()))
@@ -228,7 +228,7 @@ def test_a_message_for_servers_ends_the_connection(client: Client) -> None:
 
 
 def test_the_end_of_data_is_acknowledged_once_per_channel(client: Client) -> None:
-    """And by nobody after its cancel."""
+    """A channel acknowledges the end of data with one message."""
     gate = client.open_gate()
     client.sent()
 
@@ -238,7 +238,7 @@ def test_the_end_of_data_is_acknowledged_once_per_channel(client: Client) -> Non
 
 
 def test_a_backlog_is_remembered(client: Client) -> None:
-    """For whoever asks; it gives no credit without floating buffers."""
+    """A channel keeps its sender's backlog, which gives no credit without floating buffers."""
     gate = SingleInputGate("consumer")
     channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), client)
     channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
@@ -255,8 +255,8 @@ def test_a_backlog_is_remembered(client: Client) -> None:
 
 
 def test_a_channel_that_was_told_to_stop_acknowledges_nothing(client: Client) -> None:
-    """Its buffer came after its release but before its orders: after the cancel an acknowledgement would name a
-    stranger.
+    """A cancelled channel sends no acknowledgement: it would name an unknown receiver, since its buffer came after the
+    release but before the cancel left.
     """
     gate = client.open_gate()
     [channel] = gate.channels
@@ -304,7 +304,7 @@ def test_the_first_error_is_the_one_that_is_told(client: Client) -> None:
 
 
 def test_a_cancelled_channel_is_left_out_when_credit_is_announced(client: Client) -> None:
-    """Both wait for the socket; the one that closed meanwhile announces nothing, the other one does."""
+    """Only the other one of two channels with waiting credit announces it when one of them closes."""
     leaving, staying = client.open_gate(1), client.open_gate(2)
     for number in (1, 2):
         client.connection.write_inbound(response(number))
@@ -323,7 +323,7 @@ def test_a_cancelled_channel_is_left_out_when_credit_is_announced(client: Client
 
 
 def test_a_task_is_woken_once_all_that_came_together_is_queued(client: Client) -> None:
-    """Two buffers in one read: one wake-up, and it finds both."""
+    """Two buffers of one read cause one wake-up, after which the task finds both."""
     gate = client.open_gate()
     client.sent()
     seen: list[int] = []
@@ -335,8 +335,8 @@ def test_a_task_is_woken_once_all_that_came_together_is_queued(client: Client) -
 
 
 def test_a_waiter_that_fails_ends_its_own_channel_only(client: Client) -> None:
-    """FLINK-9755: what a task hung on its future raises; its channel says so, the neighbour's task is woken all the
-    same.
+    """FLINK-9755: an error of a task's callback fails its own channel, and the neighbour's task is woken
+    nevertheless.
     """
     broken, good = client.open_gate(1), client.open_gate(2)
     client.sent()
@@ -377,7 +377,9 @@ def test_a_request_that_is_out_is_not_sent_again(client: Client) -> None:
 
 
 def test_a_task_of_many_channels_may_leave_while_the_socket_takes_nothing(client: Client) -> None:
-    """Its cancels are no answers to a peer that misbehaves: whoever shares the connection goes on."""
+    """The cancels of a large task do not count as answers to a peer that misbehaves: other tasks keep the
+    connection.
+    """
     other = client.open_gate(5000, num_exclusive=1)
     gate, _ = client.open_channels(*range(1, 1202), num_exclusive=0, num_floating=1)
     client.sent()
@@ -680,7 +682,7 @@ class Throwing(ChannelHandler):
 def test_exception_wrap(cause: Exception, kind: type[NetstackError], text: str) -> None:
     """CreditBasedPartitionRequestClientHandlerTest: exception wrap.
 
-    Local errors and lost peers are told apart, with the cause.
+    Local errors and lost peers can be told apart, and have the cause.
     """
     client = Client()
     client.connection = EmbeddedChannel(
@@ -758,7 +760,7 @@ def test_orders_of_a_channel_that_left_before_the_socket_took_them(client: Clien
 
 
 def test_a_receiver_that_was_a_stranger_can_be_cancelled_later(client: Client) -> None:
-    """Told to stop before it asked, as after a lost order; as a channel it is told again."""
+    """A receiver that was cancelled before its request, as after a lost order, can be cancelled again as a channel."""
     client.connection.write_inbound(response(1))
     gate = client.open_gate(1)
     client.connection.write_inbound(response(1, sequence_number=29))
@@ -770,7 +772,7 @@ def test_a_receiver_that_was_a_stranger_can_be_cancelled_later(client: Client) -
 
 
 def test_a_backlog_of_a_channel_that_was_released_is_ignored(client: Client) -> None:
-    """Its order to cancel is still under way; it takes no floating buffers any more."""
+    """A released channel whose cancel is still under way takes no floating buffers."""
     gate, [channel] = client.open_channels(1, num_floating=4)
     client.is_deaf = True
     gate.close()
@@ -807,7 +809,7 @@ def test_a_handler_of_the_next_attempt_to_connect_has_not_ended(client: Client) 
 
 
 def test_an_unused_connection_ends_with_a_close_request(client: Client) -> None:
-    """Behind everything that was written before."""
+    """The close request follows all earlier messages."""
     _, [channel] = client.open_channels(1)
     client.sent()
     client.handler.order(channel, ResumeConsumption(channel.channel_id))
@@ -870,7 +872,7 @@ def test_a_state_check_that_fails_is_its_channels_error(client: Client, monkeypa
 
 
 def test_a_server_that_sends_to_strangers_and_reads_nothing_is_cut_off(client: Client) -> None:
-    """Our cancels do not pile up without bound."""
+    """A server that reads nothing cannot make the client's cancels pile up without bound."""
     gate = client.open_gate(1)
     client.block()
 
@@ -957,7 +959,9 @@ def test_wrapping_of_remote_error_message(client: Client) -> None:
 
 
 async def test_exception_on_remote_close() -> None:
-    """ClientTransportErrorHandlingTest: exception on remote close.  Both channels are told, with the peer's address."""
+    """ClientTransportErrorHandlingTest: exception on remote close: both channels get the error, with the peer's
+    address.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     gates = [consumer.gate(address, 1), consumer.gate(address, 2)]

@@ -67,7 +67,7 @@ def kinds(server: ServerSide) -> list[DataType]:
 
 
 def test_no_more_data_is_sent_than_credit_was_granted(server: ServerSide) -> None:
-    """Two credits, five buffers: two leave; each further credit frees exactly one."""
+    """For two credits two of five buffers leave; each further credit sends exactly one more."""
     partition = server.partition()
     fill(partition, 5)
 
@@ -97,8 +97,8 @@ def test_readers_that_become_ready_together_take_turns(server: ServerSide) -> No
 
 @pytest.mark.parametrize("num_bytes", [SEGMENT, 100], ids=["behind a run", "behind a buffer"])
 def test_events_need_no_credit(server: ServerSide, num_bytes: int) -> None:
-    """The end of data passes although the last credit paid for what was before it: a whole segment,
-    or a part of one.
+    """The end of data passes although the last credit paid for the data before it: a whole segment, or a part of
+    one.
     """
     partition = server.partition()
     server.receive(request(credit=1))
@@ -157,7 +157,7 @@ def test_one_pass_stops_at_the_batch_limit_and_continues(server: ServerSide) -> 
 
 
 def test_the_backlog_tells_what_is_left(server: ServerSide) -> None:
-    """Each response carries how many data buffers are still queued."""
+    """Each response has the number of data buffers that are still queued."""
     partition = server.partition()
     fill(partition, 3)
 
@@ -181,7 +181,7 @@ def test_a_notification_for_a_reader_without_credit_sends_nothing(server: Server
 
 
 def test_a_cancelled_reader_sends_nothing_more(server: ServerSide) -> None:
-    """Its subpartition is given back; an unknown or repeated cancel is tolerated."""
+    """The subpartition of a cancelled reader is given back; an unknown or repeated cancel is tolerated."""
     partition = server.partition()
     fill(partition, 3)
     server.receive(request(credit=1))
@@ -197,7 +197,7 @@ def test_a_cancelled_reader_sends_nothing_more(server: ServerSide) -> None:
 
 
 def test_credit_for_an_unknown_receiver_is_answered_and_the_connection_goes_on(server: ServerSide) -> None:
-    """The answer names no receiver, only our own body says who is meant; the reader next to it sends on."""
+    """The answer names no receiver except in our own body, and the other reader sends on."""
     partition = server.partition()
     server.receive(request(credit=1))
 
@@ -228,7 +228,7 @@ def test_a_failed_producer_is_reported_to_its_receiver_once(server: ServerSide) 
 
 
 def test_a_thousand_producers_may_fail_while_the_socket_takes_nothing(server: ServerSide) -> None:
-    """Their errors are our news and no answers to the peer: it is not cut off, and hears of each once."""
+    """The peer is not cut off and gets each producer's error once: these errors are no answers to it."""
     views = [ScriptedView() for _ in range(1500)]
     readers = [open_reader(server, view, receiver=number) for number, view in enumerate(views)]
     block(server)
@@ -260,7 +260,7 @@ class FailingView(ScriptedView):
 def test_what_a_producer_sent_before_it_failed_arrives_before_its_error(
     server: ServerSide, monkeypatch: pytest.MonkeyPatch, max_gather_bytes: int
 ) -> None:
-    """Also if both are found on the way to one gather write."""
+    """Data before the failure arrives first, even if both are found in one gather write."""
     monkeypatch.setattr(server.queue, "_max_gather_bytes", max_gather_bytes)
 
     open_reader(server, FailingView(DataType.DATA_BUFFER, DataType.DATA_BUFFER), credit=5).notify_data_available()
@@ -309,7 +309,7 @@ def test_an_error_of_the_pipeline_answers_and_closes(server: ServerSide) -> None
 
 
 class BrokenView(ScriptedView):
-    """Says that it has data, and fails at whatever it is asked next."""
+    """A view that says that it has data, and fails at the next call."""
 
     def __init__(
         self,
@@ -362,7 +362,7 @@ class BrokenView(ScriptedView):
     ids=["read", "run", "peek", "availability", "release"],
 )
 def test_a_subpartition_that_cannot_be_read_ends_its_own_reader_only(server: ServerSide, view: BrokenView) -> None:
-    """Its receiver is told and hangs in nothing; what the others get goes on."""
+    """The receiver of the failed subpartition gets an error and does not hang; the others read on."""
     partition = server.partition()
     server.receive(request())
     broken = open_reader(server, view, receiver=2)
@@ -416,7 +416,7 @@ def test_a_failing_callback_of_one_partition_does_not_keep_the_others(server: Se
 
 
 def test_producers_outlive_the_event_loop(server: ServerSide) -> None:
-    """After the loop closed there is nobody to tell; writing, failing and closing a partition still work."""
+    """After the end of the loop, partitions can still be written, failed and closed."""
     partition, late = server.partition(0), server.partition(1)
     for number in (0, 1):
         server.receive(request(number, receiver=number + 1))
@@ -431,9 +431,7 @@ def test_producers_outlive_the_event_loop(server: ServerSide) -> None:
 
 
 def test_credit_that_overflows_ends_the_flow_to_its_receiver_only(server: ServerSide) -> None:
-    """The numbers are in the answer; what is still under way from that receiver is no mistake, and the neighbour goes
-    on.
-    """
+    """The answer has the numbers; later messages of that receiver are no errors, and the neighbour goes on."""
     greedy, good = server.partition(0), server.partition(1)
     server.receive(request(0, receiver=1, credit=2))
     server.receive(request(1, receiver=2, credit=2))
@@ -466,7 +464,7 @@ def test_a_cancelled_reader_leaves_its_place_in_the_queue(server: ServerSide) ->
 
 
 def test_a_view_that_fails_while_it_is_queued_is_reported_when_its_turn_comes(server: ServerSide) -> None:
-    """The producer fails while the socket takes nothing: what was written leaves, then the error, and the neighbour
+    """The error of a producer that fails while the socket takes no bytes follows the written data, and the neighbour
     goes on.
     """
     failing = server.partition(0)
@@ -487,7 +485,9 @@ def test_a_view_that_fails_while_it_is_queued_is_reported_when_its_turn_comes(se
 def test_the_failed_producer_of_a_range_is_reported_to_its_receiver(
     server: ServerSide, num_buffers: tuple[int, int], credit: int
 ) -> None:
-    """Once, with buffers looked at ahead that have no credit, or no room in the socket; the neighbour goes on."""
+    """The error is sent once, also with buffers in the look-ahead that have no credit or no room; the neighbour goes
+    on.
+    """
     failing = server.partition(0, num_subpartitions=2)
     for subpartition, number in enumerate(num_buffers):
         fill(failing, number, subpartition)
@@ -556,7 +556,7 @@ def test_notify_reader_non_empty_on_empty_readers(server: ServerSide) -> None:
 
 
 class ReadOnlyView(ScriptedView):
-    """Hands out buffers over memory that nobody may write."""
+    """A view with buffers over memory that cannot be written."""
 
     def next_buffer(self) -> BufferAndBacklog | None:
         self.elements.popleft()
@@ -635,8 +635,8 @@ def test_enqueue_reader_by_resuming_consumption(server: ServerSide) -> None:
 
 
 def test_announce_backlog(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: a receiver without exclusive buffers is told of the backlog, until
-    it granted credit.
+    """PartitionRequestQueueTest: the backlog is announced to a receiver without exclusive buffers until it grants
+    credit.
     """
     view = ScriptedView(DATA, DATA)
     reader = open_reader(server, view, credit=0)
@@ -653,7 +653,7 @@ def test_announce_backlog(server: ServerSide) -> None:
 def test_announce_backlog_after_the_release(server: ServerSide) -> None:
     """PartitionRequestQueueTest: announce backlog, second half.
 
-    A producer that fails meanwhile is told although there is no credit.
+    The error of a producer that fails meanwhile is sent without credit.
     """
     partition = server.partition()
     server.receive(request(credit=0))
@@ -708,7 +708,7 @@ def test_readers_of_several_subpartitions_say_which_one(server: ServerSide) -> N
 
 
 def test_a_reader_of_one_subpartition_names_it(server: ServerSide) -> None:
-    """Its index in the partition, not its place on the connection."""
+    """The response has the index in the partition, not the place on the connection."""
     fill(server.partition(num_subpartitions=3), 1, subpartition=2)
 
     server.receive(request(subpartition=2))
@@ -717,7 +717,7 @@ def test_a_reader_of_one_subpartition_names_it(server: ServerSide) -> None:
 
 
 def test_sequence_numbers_wrap_as_signed_32_bit_integers(server: ServerSide) -> None:
-    """After 2,147,483,647 comes -2,147,483,648, as in Java; nothing fails to be encoded."""
+    """After 2,147,483,647 comes -2,147,483,648, as in Java, and both can be encoded."""
     view = ScriptedView(*[DATA] * 3, sequence_number=2**31 - 2)
     other = ScriptedView(DATA, sequence_number=2**32 - 1)
 
@@ -729,8 +729,8 @@ def test_sequence_numbers_wrap_as_signed_32_bit_integers(server: ServerSide) -> 
 
 
 def test_statistics_are_one_row_per_reader(server: ServerSide) -> None:
-    """Credit, backlog, what is queued, and the last number sent; a reader that waits for its
-    partition has a row too.
+    """Each reader, also one that waits for its partition, has a row with credit, backlog, queued buffers and last
+    sequence number.
     """
     server.receive(request(7, receiver=7, credit=3))
     notify(server, open_reader(server, ScriptedView(DATA, DATA, DATA, EVENT), receiver=1, credit=2))
@@ -800,8 +800,8 @@ async def test_remote_close() -> None:
 def test_a_write_that_fails_ends_the_connection_and_gives_everything_back(
     server: ServerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ServerTransportErrorHandlingTest: the other end of it: the transport refuses a buffer, the peer is told, all
-    views are released.
+    """ServerTransportErrorHandlingTest: if the transport refuses a buffer, the peer gets an error and all views are
+    released.
     """
     view = ScriptedView(DATA, DATA)
     reader = open_reader(server, view)

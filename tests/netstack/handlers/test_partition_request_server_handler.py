@@ -58,7 +58,7 @@ def test_a_request_waits_for_its_partition(server: ServerSide) -> None:
 
 
 def test_a_partition_that_never_comes_is_refused_after_the_timeout(server: ServerSide) -> None:
-    """Not before; to that receiver only; and the id may be used again."""
+    """Only the waiting receiver is refused, not before the timeout, and its id may be used again."""
     server.receive(request())
 
     server.loop.advance(CONFIG.partition_request_timeout_s - 0.001)
@@ -74,7 +74,9 @@ def test_a_partition_that_never_comes_is_refused_after_the_timeout(server: Serve
 
 
 def test_a_request_waits_as_long_as_the_partition_is_announced(server: ServerSide) -> None:
-    """Its producer is being deployed, however long that takes; then it may be withdrawn, or come."""
+    """The request of an announced partition waits until it comes or is withdrawn, however long its producer is
+    deployed.
+    """
     announced = request().partition
     server.manager.announce([announced])
     server.receive(request(credit=2))
@@ -87,7 +89,7 @@ def test_a_request_waits_as_long_as_the_partition_is_announced(server: ServerSid
 
 
 def test_a_request_for_a_partition_that_was_withdrawn_is_refused_after_the_timeout(server: ServerSide) -> None:
-    """Its producer failed before it had a partition."""
+    """The request of a partition whose producer failed before it had one is refused after the timeout."""
     announced = request().partition
     server.manager.announce([announced])
     server.receive(request())
@@ -101,7 +103,7 @@ def test_a_request_for_a_partition_that_was_withdrawn_is_refused_after_the_timeo
 
 
 def test_a_cancelled_wait_is_over(server: ServerSide) -> None:
-    """Neither the partition nor the timeout finds anybody any more."""
+    """Neither the partition nor the timeout answers a wait that was cancelled."""
     server.receive(request())
     server.receive(CancelPartitionRequest(receiver_of(1)))
 
@@ -153,7 +155,7 @@ def test_a_taken_subpartition_is_refused_to_the_second_receiver(server: ServerSi
 
 
 def test_a_view_that_cannot_be_made_is_our_own_trouble(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is gone is no mistake of the receiver's, and nobody has taken its subpartition."""
+    """A missing file is no error of the receiver, and its subpartition stays free."""
     partition = server.partition()
 
     def fail(*_: object, **__: object) -> None:
@@ -167,7 +169,7 @@ def test_a_view_that_cannot_be_made_is_our_own_trouble(server: ServerSide, monke
 
 
 def test_a_range_of_subpartitions_is_served(server: ServerSide) -> None:
-    """One receiver reads both: each response names the subpartition it is from, and the numbers go on."""
+    """One receiver reads both subpartitions: each response names its subpartition, and the numbers go on."""
     partition = server.partition(num_subpartitions=2)
     fill(partition, 2, 0)
     fill(partition, 1, 1)
@@ -186,7 +188,7 @@ def test_a_range_of_subpartitions_is_served(server: ServerSide) -> None:
 
 
 def test_a_range_outside_of_the_partition_is_refused(server: ServerSide) -> None:
-    """And nothing of it is read."""
+    """A range outside of the partition is refused, and none of its subpartitions is read."""
     server.partition(num_subpartitions=2)
 
     server.receive(PartitionRequest(partition_id_of(), 1, 2, receiver_of(1), 2))
@@ -195,7 +197,7 @@ def test_a_range_outside_of_the_partition_is_refused(server: ServerSide) -> None
 
 
 def test_the_acknowledgement_reaches_the_partition(server: ServerSide) -> None:
-    """All data of all subpartitions processed: the producer may end."""
+    """After the acknowledgement of all data of all subpartitions, the producer may end."""
     partition = server.partition(num_subpartitions=2)
     for index in range(2):
         server.receive(request(subpartition=index, receiver=index + 1))
@@ -220,7 +222,7 @@ def test_an_order_of_a_stranger_is_answered_without_receiver(server: ServerSide,
 
 
 def test_a_close_request_closes(server: ServerSide) -> None:
-    """All readers are released, the connection ends without an error."""
+    """A close request releases all readers, and the connection ends without an error."""
     partition = server.partition()
     server.receive(request())
 
@@ -244,7 +246,7 @@ def test_messages_that_are_not_served_are_refused_by_name(server: ServerSide, me
 
 
 def test_the_answer_to_one_receiver_leaves_the_others_alone(server: ServerSide) -> None:
-    """One bad request among good ones."""
+    """The answer to one bad request does not disturb the other readers."""
     fill(server.partition(0), 1)
     server.receive(request(0, receiver=1))
     server.receive(request(0, receiver=2))
@@ -293,7 +295,7 @@ def test_a_partition_that_is_gone_again_is_waited_for_again(server: ServerSide) 
 
 
 def test_a_subpartition_that_was_taken_while_two_waited_is_refused_to_the_second(server: ServerSide) -> None:
-    """Both asked too early; the refused one leaves no timer, and the first one is served."""
+    """The first of two early requests for a subpartition is served; the second is refused and leaves no timer."""
     server.receive(request(receiver=1))
     server.receive(request(receiver=2))
 
@@ -306,7 +308,7 @@ def test_a_subpartition_that_was_taken_while_two_waited_is_refused_to_the_second
 
 
 def test_requests_that_time_out_together_leave_the_connection_alone(server: ServerSide) -> None:
-    """All that may wait, while the socket takes nothing: that is no mistake of the peer's."""
+    """Refusals that pile up while the socket takes no bytes are no error of the peer."""
     partition = server.partition()
     server.receive(request(receiver=1))
     for number in range(CONFIG.max_waiting_requests):
@@ -323,7 +325,7 @@ def test_requests_that_time_out_together_leave_the_connection_alone(server: Serv
 
 
 def test_a_connection_has_so_many_readers_and_no_more() -> None:
-    """One too many is refused to its receiver; when one has left there is room again."""
+    """One reader beyond the limit is refused to its receiver; after another one has left it is accepted."""
     server = ServerSide(dataclasses.replace(CONFIG, max_readers=2))
     partition = server.partition(num_subpartitions=3)
     for number in (0, 1, 2):
@@ -421,7 +423,7 @@ def test_new_buffer_size(server: ServerSide) -> None:
 
 
 def test_a_task_event_reaches_whoever_subscribed(server: ServerSide) -> None:
-    """From the bytes of the message to the event; nothing is answered."""
+    """A task event reaches its subscribers, from the bytes of the message on, and is not answered."""
     server.partition()
     seen: list[Event] = []
     server.manager.task_events.subscribe(partition_id_of(), EVENT.class_name, seen.append)
@@ -596,8 +598,8 @@ def _expected(message: object, state: Callable[[ServerSide], None]) -> str:
 def test_hist_24738_every_message_in_every_state(
     server: ServerSide, message: object, state: Callable[[ServerSide], None]
 ) -> None:
-    """Each message is acted upon, ignored, or refused at the documented scope; nothing raises, and the neighbour is
-    unharmed or told.
+    """Each message is acted upon, ignored, or refused at the documented scope: no state raises, and the neighbour goes
+    on or gets the error.
     """
     server.partition(0)
     neighbour = server.partition(2)
@@ -622,7 +624,7 @@ def test_hist_24738_every_message_in_every_state(
 
 
 def test_orders_for_a_reader_that_has_ended_do_not_reach_its_view(server: ServerSide) -> None:
-    """Its receiver did not know yet when it gave them."""
+    """Orders that a receiver sent before it knew of the end are dropped."""
     view = ScriptedView(DATA)
     open_reader(server, view)
     server.receive(AddCredit(ME, 2**31 - 1))
@@ -641,7 +643,7 @@ def test_orders_for_a_reader_that_has_ended_do_not_reach_its_view(server: Server
 
 
 def test_an_acknowledgement_that_the_producer_chokes_on_is_told(server: ServerSide) -> None:
-    """Its own trouble; the connection and the reader go on."""
+    """An error of the producer at an acknowledgement is its own: connection and reader go on."""
     view = ScriptedView(DATA)
 
     def choke() -> None:
@@ -668,7 +670,7 @@ def test_an_acknowledgement_that_the_producer_chokes_on_is_told(server: ServerSi
 
 
 def test_requests_that_wait_are_limited_per_connection(server: ServerSide) -> None:
-    """One more than the limit is refused to its receiver at once; a place that becomes free can be taken."""
+    """A request beyond the limit is refused to its receiver at once; a place that becomes free can be taken."""
     for number in range(CONFIG.max_waiting_requests):
         server.channel.write_inbound(request(1, subpartition=number, receiver=number + 1))
     assert server.sent() == []
@@ -759,7 +761,7 @@ def test_a_receiver_id_in_use_ends_the_connection(server: ServerSide) -> None:
 
 
 def test_an_error_after_the_end_is_not_answered(server: ServerSide) -> None:
-    """Two broken frames in one read: the peer hears of the first one."""
+    """Only the first of two broken frames in one read is answered."""
     server.channel.pipeline.head.fire_exception_caught(RemoteProtocolError("first"))
     server.queue.reply(ErrorResponse(ErrorCode.INTERNAL, "second", None))
 

@@ -123,7 +123,7 @@ def flipped(data: bytes) -> bytes:
     ids=["unsealed", "zeros for a seal", "another key"],
 )
 def test_a_frame_that_a_relay_adds_ends_the_connection(loop_name: str, frame: bytes) -> None:
-    """In either direction, before a handler hears of it; the error names the peer."""
+    """An added frame ends the connection before a handler gets it, in either direction; the error names the peer."""
 
     async def main() -> None:
         async with between() as ends:
@@ -167,7 +167,7 @@ def test_a_frame_that_a_relay_changes_ends_the_connection(loop_name: str, change
 
 
 def test_a_flipped_bit_of_a_payload_is_found_before_the_payload_is_delivered(loop_name: str) -> None:
-    """Also in the middle of a gather write of many frames."""
+    """A flipped bit is found before its payload is delivered, also in the middle of a gather write of many frames."""
 
     async def main() -> None:
         async with between() as ends:

@@ -1,4 +1,4 @@
-"""``CreditBasedSequenceNumberingViewReader``: credit, announcements, and what is passed on to the view."""
+"""``CreditBasedSequenceNumberingViewReader``: credit, announcements, and the orders that it passes on to its view."""
 
 from collections.abc import Iterator
 
@@ -63,7 +63,7 @@ def test_the_next_subpartition_is_asked_of_the_view_for_a_range_only(server: Ser
 
 
 def test_credit_pays_for_data_and_not_for_events(server: ServerSide) -> None:
-    """Two data buffers and an event cost two."""
+    """Two data buffers and an event cost two credits."""
     reader = open_reader(server, ScriptedView(DATA, EVENT, DATA), credit=2)
 
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_a_barrier_blocks_until_the_resumption(server: ServerSide) -> None:
 
 
 def test_orders_before_the_partition_is_there_do_nothing(server: ServerSide) -> None:
-    """There is no view that could be told."""
+    """Orders before the partition is there are ignored: there is no view yet."""
     reader = CreditBasedSequenceNumberingViewReader(request(), server.queue)
 
     reader.resume_consumption()
@@ -150,7 +150,9 @@ def test_empty_buffers_are_sent_to_a_receiver_without_exclusive_ones(server: Ser
 def test_an_empty_buffer_reaches_the_receiver_that_waits_for_it(
     server: ServerSide, credit: int, num_expected: int
 ) -> None:
-    """Its bytes left by a flush while it was open; the event behind it finished it."""
+    """A buffer that was flushed while it was open, and that a later event finished, is sent empty only to a receiver
+    without credit of its own.
+    """
     partition = server.partition()
     partition.emit_record(b"abc", 0)
     server.receive(request(credit=credit))

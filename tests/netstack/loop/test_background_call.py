@@ -78,7 +78,7 @@ async def test_a_close_that_fails_is_not_called_again(error: Exception) -> None:
 
 
 async def test_closing_runs_here_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is while the interpreter ends."""
+    """While the interpreter ends, and no thread can be started, the calling thread closes."""
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -53,7 +53,7 @@ def wait_until_executed(loop_thread: EventLoopThread) -> None:
 
 
 def test_functions_run_on_the_loop_thread_in_order(loop_thread: EventLoopThread) -> None:
-    """With their arguments; the caller is not on that thread."""
+    """Functions of another thread run with their arguments on the loop's thread, in order."""
     seen: list[tuple[int, bool]] = []
     for number in range(10):
         loop_thread.execute_threadsafe(lambda number: seen.append((number, loop_thread.is_current_thread())), number)
@@ -129,7 +129,7 @@ def test_a_function_may_hand_over_another_one(loop_thread: EventLoopThread) -> N
 
 
 def test_an_exception_goes_to_the_loops_handler_and_the_next_function_runs(loop_thread: EventLoopThread) -> None:
-    """Never lost, and it stops nobody else."""
+    """An exception reaches the loop's handler, and later functions run."""
     contexts: list[dict[str, Any]] = []
     seen: list[str] = []
 
@@ -178,7 +178,7 @@ def test_functions_of_many_threads_run_once_each_and_in_the_order_of_each_thread
 
 
 def test_close_executes_what_was_accepted_and_refuses_the_rest(loop_thread: EventLoopThread) -> None:
-    """More than one batch; a second close does nothing; the thread has ended."""
+    """``close`` executes more than one batch and ends the thread; a second close has no effect."""
     gate, seen = Gate(loop_thread), list[int]()
     for number in range(MAX_BATCH + 10):
         loop_thread.execute_threadsafe(seen.append, number)
@@ -198,7 +198,7 @@ def test_close_executes_what_was_accepted_and_refuses_the_rest(loop_thread: Even
 
 
 def test_close_races_with_producers(loop_thread: EventLoopThread) -> None:
-    """Whatever was accepted was executed, exactly once; everything else was refused."""
+    """Every accepted function is executed exactly once; all others are refused."""
     seen: list[tuple[int, int]] = []
     accepted: list[list[tuple[int, int]]] = [[] for _ in range(4)]
     is_started = threading.Barrier(5)
@@ -229,7 +229,7 @@ def test_close_races_with_producers(loop_thread: EventLoopThread) -> None:
 
 
 def test_submit_runs_a_coroutine(loop_thread: EventLoopThread) -> None:
-    """Its result or error comes back as a future."""
+    """The future has the result or the error of the coroutine."""
 
     async def answer(number: int) -> int:
         if number < 0:
@@ -266,7 +266,7 @@ def test_close_cancels_the_tasks_of_the_loop(loop_thread: EventLoopThread) -> No
 
 
 def test_a_coroutine_submitted_just_before_close_is_cancelled_not_forgotten(loop_thread: EventLoopThread) -> None:
-    """Its future ends, so nobody waits for it for ever."""
+    """The future of such a coroutine ends, so that no thread waits for it for ever."""
     gate = Gate(loop_thread)
     future = loop_thread.submit(asyncio.sleep(1000))
     closing = threading.Thread(target=loop_thread.close)
@@ -396,7 +396,7 @@ def test_a_loop_thread_cannot_close_itself(loop_thread: EventLoopThread) -> None
 
 
 async def test_an_adopted_loop_takes_functions_of_other_threads_until_it_is_closed() -> None:
-    """The loop itself goes on; what was accepted was executed when ``close`` returns."""
+    """All accepted functions were executed when ``close`` returns; the loop itself goes on."""
     seen: list[str] = []
     adopted = EventLoopThread.adopt(asyncio.get_running_loop(), "adopted")
     is_done = asyncio.Event()

@@ -100,7 +100,9 @@ def test_a_child_does_not_listen_at_its_parents_port() -> None:
 
 
 def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
-    """Both ends of a connection and the listener; the parent's stay as they are, and so do those of other ports."""
+    """Both ends of a connection and its listener are closed in the child; the parent's sockets, and other ports, stay
+    open.
+    """
     listener, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
     with listener, other, socket.create_connection(listener.getsockname()) as client:
         accepted, _ = listener.accept()
@@ -120,8 +122,8 @@ def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
 
 
 def child_of_serving_thread(function: Callable[[], object]) -> int:
-    """How a child ends that is forked on a thread of ours, and runs ``function`` before it goes on with the thread's
-    work.
+    """Return how a child ends that is forked on a thread of ours, and runs ``function`` before it goes on with the
+    thread's work.
     """
     children: list[int] = []
 

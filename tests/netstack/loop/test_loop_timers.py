@@ -21,7 +21,7 @@ def loop() -> Iterator[EmbeddedEventLoop]:
 
 
 def test_a_call_is_made_once_when_it_is_due(loop: EmbeddedEventLoop) -> None:
-    """Not before; and a cancellation that comes too late is harmless."""
+    """A call is made when it is due, not before, and a late cancellation is harmless."""
     calls: list[str] = []
     timer = LoopTimer(loop, 0.5, lambda: calls.append("now"))
 
@@ -52,7 +52,7 @@ def test_a_cancelled_call_is_never_made(loop: EmbeddedEventLoop, is_started: boo
 
 
 def test_on_a_closed_loop_nothing_is_called() -> None:
-    """Nor does anything fail."""
+    """A call or a cancel on a closed loop does nothing and raises nothing."""
     loop = EmbeddedEventLoop()
     late = LoopTimer(loop, 0.5, lambda: None)
     loop.run_pending()

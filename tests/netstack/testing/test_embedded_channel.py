@@ -42,7 +42,7 @@ def test_all_bytes_at_once() -> None:
 
 
 def test_bytes_stay_pending_until_the_kernel_takes_them() -> None:
-    """The test decides when the channel becomes writable, and the handlers are told."""
+    """The test decides when the channel becomes writable, and the handlers are notified."""
     log: list[str] = []
     channel, recycled = EmbeddedChannel(Recorder("a", log), config=CONFIG), list[str]()
     log.clear()
@@ -62,7 +62,7 @@ def test_bytes_stay_pending_until_the_kernel_takes_them() -> None:
 
 
 def test_inbound_bytes_need_a_decoder() -> None:
-    """And reach the handlers as messages."""
+    """Decoded inbound bytes reach the handlers as messages."""
     channel = EmbeddedChannel(MessageDecoder(CONFIG), config=CONFIG)
 
     channel.write_inbound(encode(CloseRequest()))
@@ -73,7 +73,7 @@ def test_inbound_bytes_need_a_decoder() -> None:
 
 
 def test_a_lost_connection_tells_the_error_first() -> None:
-    """Then the end; pending frames are recycled and later writes too."""
+    """The error comes first, then the end; pending frames and later writes are recycled."""
     log: list[str] = []
     recycled: list[str] = []
     channel = EmbeddedChannel(Recorder("a", log))

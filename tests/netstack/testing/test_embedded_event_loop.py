@@ -9,7 +9,7 @@ from netstack.testing import EmbeddedEventLoop, ManualClock
 
 
 def test_functions_run_in_run_pending_in_order() -> None:
-    """Also those of other threads, and those that they post themselves."""
+    """Functions of other threads, and functions that functions post, run in ``run_pending``, too."""
     loop, seen = EmbeddedEventLoop(), list[str]()
     loop.execute_threadsafe(seen.append, "first")
     loop.execute_threadsafe(lambda: loop.execute_threadsafe(seen.append, "posted"))
@@ -26,7 +26,7 @@ def test_functions_run_in_run_pending_in_order() -> None:
 
 
 def test_timers_run_when_they_are_due() -> None:
-    """In the order of their times, each at its own time; cancelled ones never."""
+    """Timers run in the order of their times, each at its own time; cancelled ones never run."""
     loop, seen = EmbeddedEventLoop(ManualClock(1_000)), list[tuple[str, float]]()
 
     def note(name: str) -> None:

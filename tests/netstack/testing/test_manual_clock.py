@@ -1,4 +1,4 @@
-"""``ManualClock``: time passes when it is told to."""
+"""``ManualClock``: a clock that only the test moves."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from netstack.testing import ManualClock
 
 
 def test_time_passes_only_when_it_is_told_to() -> None:
-    """From the given beginning, by the given durations."""
+    """Time begins at the given point and passes by the given durations."""
     clock = ManualClock(now_ns=5)
 
     before = (clock.now_ns(), clock.now_ns())

@@ -594,9 +594,7 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
 
 
 def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
-    """While the sender has credit, fewer than four of eight new buffers are not announced; without credit all are, at
-    once.
-    """
+    """While the sender has credit, new credit is announced in lumps of at least four, half of its initial eight."""
     it = Fixture(9, 1, 8)
     held = [it.exclusive() for _ in range(4)]
     it.client.orders.clear()
