@@ -182,7 +182,7 @@ def next_one(it: Reading) -> tuple[int, bool, int, bool]:
 
 
 def partial_lengths(it: Producing, index: int) -> list[int]:
-    """How many of the first bytes of each queued buffer belong to a record that began before it."""
+    """Return how many of the first bytes of each queued buffer belong to a record that began before it."""
     subpartition = it.partition.subpartitions[index]
     assert isinstance(subpartition, PipelinedSubpartition)
     return [consumer.partial_record_length for consumer in subpartition._buffers]

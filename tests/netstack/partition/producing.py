@@ -38,7 +38,7 @@ class RecordingListener:
 
 
 class RecordingStateWriter:
-    """Keeps the sizes of what it gets, and recycles it."""
+    """Keeps the sizes of the buffers that it gets, and recycles them."""
 
     def __init__(self) -> None:
         self.output: list[tuple[int, ResultSubpartitionInfo, list[int]]] = []
@@ -142,7 +142,7 @@ class Producing:
         return [subpartition.num_queued_buffers for subpartition in self.partition.subpartitions]
 
     def close(self) -> None:
-        """Whatever a test did: after close and release of all views the memory is complete."""
+        """Close the partition, release all views, and assert that the memory is complete."""
         self.partition.check_invariants()
         self.partition.close()
         for view in self.views:

@@ -27,7 +27,7 @@ SIZE = 64
 
 
 def num_files(directory: Path) -> int:
-    """How many files of ``directory`` are open in this process; those of partitions have no name any more."""
+    """Return how many files of ``directory`` are open in this process; those of partitions have no name any more."""
     links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
     return sum(os.path.realpath(link).startswith(f"{directory}{os.sep}") for link in links)
 
@@ -135,8 +135,8 @@ def test_read_10_consumers_concurrent(it: Blocking) -> None:
 
 
 def test_numbers_of_a_reader(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionReader: each counts its own sequence numbers and what is left;
-    events need no credit.
+    """BoundedBlockingSubpartitionReader: each reader counts its own sequence numbers and backlog; events need no
+    credit.
     """
     it.partition.emit_record(bytes(2 * SIZE), 0)
     it.end()
@@ -180,8 +180,8 @@ def test_availability_when_read_buffers_return(tmp_path: Path) -> None:
 
 
 def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionTest.testCloseBoundedData: released, but somebody still reads: the file stays till he
-    leaves.
+    """BoundedBlockingSubpartitionTest.testCloseBoundedData: the file of a released subpartition stays until its last
+    reader leaves.
     """
     it.partition.emit_record(bytes(SIZE), 0)
     it.end()
@@ -206,9 +206,7 @@ def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
 
 
 def test_a_release_during_a_poll_leaves_the_file_to_the_reader(it: Blocking, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gate is closed by another thread than the one that polls; what is being read is read to its end, and then the
-    file goes.
-    """
+    """A poll that another thread's close of the gate overtakes reads its data to the end; then the file is closed."""
     it.partition.emit_record(b"a" * SIZE, 0)
     it.end()
     view = it.view()
@@ -441,7 +439,7 @@ def test_nothing_is_added_after_the_end(single: Single, end: str) -> None:
 def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(
     single: Single, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is closed by whoever uses it last: never under a write, and not twice."""
+    """The last user closes the file: once, and never under a write."""
     write = single.subpartition.write
 
     def write_slowly(buffer: NetworkBuffer) -> None:
@@ -469,7 +467,7 @@ def test_empty_buffers_are_not_written(single: Single) -> None:
 
 
 def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> None:
-    """A buffer that comes home late wakes nobody."""
+    """A buffer that is recycled after the release wakes no reader."""
     it = Blocking(tmp_path)
     it.partition.emit_record(bytes(5 * SIZE), 0)
     it.end()
@@ -486,7 +484,7 @@ def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> Non
 
 
 def test_readers_and_subpartitions_say_how_they_stand(single: Single) -> None:
-    """State and what is left; and a poller is the reader's own ``next_buffer``."""
+    """The reprs have state and backlog; a poller is the reader's own ``next_buffer``."""
     single.subpartition.add(single.consumer())
     before = single.subpartition.state
     single.subpartition.finish()

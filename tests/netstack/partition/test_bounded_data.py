@@ -36,7 +36,7 @@ def reader_of(
 
 
 def store(directory: Path) -> BoundedBlockingSubpartition:
-    """One with a file of its own."""
+    """Open data in a file of its own."""
     return BoundedBlockingSubpartition(0, RecordingParent(), BoundedDataFile(directory))
 
 
@@ -71,7 +71,7 @@ def test_write_and_read(tmp_path: Path) -> None:
 
 @given(contents=st.lists(st.binary(max_size=300), min_size=1, max_size=20))
 def test_any_sizes_come_back(contents: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """BoundedDataTestBase.testWriteAndReadDataAcrossRegions: whatever the sizes."""
+    """BoundedDataTestBase.testWriteAndReadDataAcrossRegions: buffers of any sizes are read as they were written."""
     data = store(tmp_path_factory.mktemp("bounded"))
     buffers = [(DataType.DATA_BUFFER, False, content) for content in contents]
     write(data, buffers)

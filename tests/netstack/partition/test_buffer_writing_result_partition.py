@@ -1,5 +1,5 @@
-"""``BufferWritingResultPartition``: every byte goes to its subpartition, and nobody waits for a
-partner that is gone.
+"""``BufferWritingResultPartition``: every byte goes to its subpartition, and no thread waits for a partner that is
+gone.
 """
 
 import threading
@@ -66,7 +66,7 @@ def test_records_go_to_their_subpartition_and_share_buffers(small: Producing) ->
 
 
 def test_a_record_may_span_buffers(small: Producing) -> None:
-    """Each is full but the last, and the first bytes of the later ones are known to be a continuation."""
+    """All buffers of the record are full except the last, and the later ones know how many bytes continue it."""
     record = bytes(range(2 * SEGMENT + 5))
 
     small.partition.emit_record(b"!", 0)
@@ -80,7 +80,7 @@ def test_a_record_may_span_buffers(small: Producing) -> None:
 
 
 def test_a_record_for_a_subpartition_that_does_not_exist_reaches_none(small: Producing) -> None:
-    """Also while a buffer for all of them is open."""
+    """The error reaches no subpartition, even while a buffer for all of them is open."""
     small.partition.broadcast_record(b"all")
 
     for number in (2, 3):
@@ -169,7 +169,7 @@ def test_segments_filled_in_place_stand_behind_what_was_broadcast(small: Produci
 
 
 def test_segments_that_nobody_takes_go_back(small: Producing) -> None:
-    """Its consumer left, or the partition was released, after they were reserved."""
+    """Reserved segments are recycled if their consumer left or the partition was released meanwhile."""
     gone = reserve(small, 3, 0)
     small.views[0].release()
     small.partition.emit_segments(gone, 0)
@@ -190,7 +190,7 @@ def test_an_empty_record_is_nothing(small: Producing) -> None:
 
 
 def test_flush_announces_what_was_emitted(small: Producing) -> None:
-    """One subpartition, or all of them."""
+    """A flush announces the emitted data of one subpartition, or of all."""
     small.partition.emit_record(b"a", 0)
     small.partition.emit_record(b"b", 1)
 
@@ -676,7 +676,7 @@ class RecordingObserver:
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_an_observer_is_told_while_a_writer_waits_for_a_buffer(is_released: bool) -> None:
-    """On the writer's thread; also when the wait ends in an error."""
+    """The observer is called on the writer's thread, also when the wait ends in an error."""
     it, observer = Producing(1, segment=SEGMENT, max_buffers=3), RecordingObserver()
     it.partition.observe_blocking(observer)
 
@@ -710,7 +710,7 @@ def test_a_consumer_that_leaves_frees_its_blocked_producer() -> None:
 
 
 def test_one_consumer_that_leaves_does_not_touch_the_others() -> None:
-    """Only its own data is dropped, also for a record that spans buffers."""
+    """Only the data of the leaving consumer is dropped, also within a record that spans buffers."""
     it = Producing(2, segment=SEGMENT)
     it.views[0].release()
 
@@ -723,7 +723,7 @@ def test_one_consumer_that_leaves_does_not_touch_the_others() -> None:
 
 
 def test_what_nobody_reads_needs_no_buffer() -> None:
-    """With every buffer queued for somebody else, emitting to a consumer that left does not block."""
+    """A record for a consumer that left does not block, even if every buffer is queued for others."""
     it = Producing(2, segment=SEGMENT, max_buffers=3)
     it.views[0].release()
     for _ in range(3):
@@ -749,7 +749,9 @@ def test_a_consumer_may_leave_while_its_record_is_written() -> None:
 
 
 def test_fail_wakes_a_blocked_writer() -> None:
-    """With an error, from any thread; the memory comes back when the task closes."""
+    """The writer gets an error, from whichever thread ``fail`` is called; the memory is complete when the task
+    closes.
+    """
     it = Producing(1, segment=SEGMENT, max_buffers=2)
     writer = Writer(it, 1000)
     writer.wait_until_parked()

@@ -1,4 +1,4 @@
-"""``NoChannelState``: whatever it gets goes home."""
+"""``NoChannelState``: all buffers are recycled."""
 
 from netstack.partition.channel_state import NO_CHANNEL_STATE, InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from tests.netstack.partition.doubles import Arena

@@ -39,7 +39,7 @@ class LocalListener(RecordingListener):
 
 
 class Setup:
-    """A partition with two subpartitions, of which the first one has a local reader."""
+    """A partition with two subpartitions; the first one has a local reader."""
 
     def __init__(self, *, max_buffers: int = 8, **options: Any) -> None:
         self.network = NetworkBufferPool(16, SEGMENT)
@@ -311,7 +311,7 @@ def test_contents_that_nobody_will_read_return_their_segments(it: Setup, release
 
 
 def test_a_barrier_that_overtakes_a_content_copies_its_bytes(it: Setup) -> None:
-    """In order with the data around it, in pieces; the content itself still arrives."""
+    """The copied bytes are in order with the data around the content, in pieces; the content itself still arrives."""
     state = RecordingStateWriter()
     it.partition.set_channel_state_writer(state)
     content = Content(bytes(40 * 1024))

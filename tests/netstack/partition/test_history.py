@@ -50,7 +50,7 @@ def told_sizes(it: Reading) -> list[int]:
 
 @pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("afr"))), ids="".join)
 def test_hist_23223_data_flushed_while_blocked_is_told_on_resume(schedule: Sequence[str]) -> None:
-    """Every order of append, flush, resume, with another flush in the end: the reader is told of the data."""
+    """In every order of append, flush and resume, with another flush in the end, the reader is notified of the data."""
     it = blocked()
 
     for step in (*schedule, "f"):
@@ -68,7 +68,7 @@ def test_hist_23223_data_flushed_while_blocked_is_told_on_resume(schedule: Seque
 
 @pytest.mark.parametrize("num_buffers", range(6))
 def test_hist_25664_buffers_added_while_blocked_are_told_on_resume(num_buffers: int) -> None:
-    """Without a flush: all but the last, which is not finished for certain."""
+    """Without a flush, all added buffers except the last are announced: the last one may not be finished."""
     it = blocked()
     for size in range(1, num_buffers + 1):
         it.add(size)
@@ -110,7 +110,7 @@ def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> Non
 
 
 def test_hist_40521_a_priority_event_queues_behind_one_that_is_left() -> None:
-    """Two are queued and one is polled; the third overtakes the data and not the second."""
+    """A third priority event overtakes the data, but not the second one, which is left after the first was polled."""
     it = Reading()
     it.add(1)
     it.subpartition.add(unaligned_barrier(1))
@@ -167,9 +167,7 @@ class Nobody:
 
 
 def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
-    """All consumers leave: the segment under the open builder is not given to anybody else before the builder is
-    closed.
-    """
+    """After all consumers left, the segment of the open builder is not given away before the builder is closed."""
     network, partition = make(1)
     view = partition.create_subpartition_view(0, Nobody())
     partition.emit_record(b"abc", 0)
@@ -219,8 +217,8 @@ def test_hist_23724_32541_half_filled_builders_are_closed(
 
 @pytest.mark.parametrize("by", ["manager", "shutdown", "partition"])
 def test_hist_13371_a_partition_that_nobody_ever_reads_is_released(by: str) -> None:
-    """Its consumer was never deployed: whoever releases it by name gets all of its memory back, and its writer an
-    error.
+    """A partition whose consumer was never deployed is released by its name: all its memory is free, and its writer
+    gets an error.
     """
     network, partition = make(2)
     manager = ResultPartitionManager()
@@ -355,7 +353,7 @@ def test_hist_28942_28785_nobody_is_called_under_a_lock(strict: Strict, end: str
 def test_hist_28942_28785_nobody_is_called_under_a_lock_of_a_blocking_partition(
     strict: Strict, end: str, tmp_path: Path
 ) -> None:
-    """The same for partitions in files."""
+    """A blocking partition, in files, calls its listeners without a lock, too."""
     network, partition = make(1, tmp_path)
     partition.add_release_listener(strict.called)
     partition.emit_record(bytes(5 * SIZE), 0)

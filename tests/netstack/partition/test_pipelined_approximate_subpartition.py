@@ -135,8 +135,8 @@ def test_a_buffer_that_was_read_in_part_is_not_skipped(it: Approximate) -> None:
 def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished(
     it: Approximate,
 ) -> None:
-    """Unlike Flink's isStartOfDataBuffer: whoever read all of a buffer in part has the beginning of a record, if it
-    goes on in the next.
+    """Unlike Flink's isStartOfDataBuffer, a reader that read a whole unfinished buffer knows that its last record may
+    go on in the next one.
     """
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"begin...")

@@ -1,5 +1,5 @@
-"""``PipelinedSubpartition``: who is told when, what can be read, and what is behind it; with the scenarios of Flink's
-own tests.
+"""``PipelinedSubpartition``: when readers are notified, which data can be read, and the backlog; with the scenarios of
+Flink's own tests.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def it() -> Iterator[Reading]:
 
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_the_first_data_buffer_is_not_announced(it: Reading, is_finished: bool) -> None:
-    """Finished or not: nobody is told, nothing is available, the backlog is 0."""
+    """The first data buffer, finished or not, is neither announced nor available, and the backlog is 0."""
     it.add(10, is_finished=is_finished)
 
     assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
@@ -89,7 +89,7 @@ def test_an_event_at_the_end_makes_all_data_backlog(it: Reading) -> None:
 
 
 def test_flush_announces_the_only_buffer_once(it: Reading) -> None:
-    """Its unread bytes are available, and it is backlog."""
+    """The flushed buffer is backlog, and its unread bytes are available."""
     it.add(10, is_finished=False)
 
     it.subpartition.flush()
@@ -110,7 +110,7 @@ def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Reading) -> None:
 
 @pytest.mark.parametrize("is_read", [True, False])
 def test_flush_of_nothing_tells_nobody(it: Reading, is_read: bool) -> None:
-    """Not in an empty queue, not for an empty buffer, not for one that was read to its end."""
+    """A flush notifies nobody for an empty queue, an empty buffer, or one that was read to its end."""
     it.subpartition.flush()
     builder = it.add(0, is_finished=False)
     if is_read:
@@ -123,7 +123,7 @@ def test_flush_of_nothing_tells_nobody(it: Reading, is_read: bool) -> None:
 
 
 def test_flush_after_more_was_written_tells_again(it: Reading) -> None:
-    """Each flush with news is one notification."""
+    """Each flush with new data is one notification."""
     builder = it.add(10, is_finished=False)
     it.subpartition.flush()
     it.poll()
@@ -135,7 +135,7 @@ def test_flush_after_more_was_written_tells_again(it: Reading) -> None:
 
 
 def test_finish_always_tells_and_makes_all_available(it: Reading) -> None:
-    """Also with data before it, which is backlog to the last buffer."""
+    """The finish announces all data before it, and all buffers count as backlog."""
     it.add(10)
     it.add(10)
     assert it.listener.count == 1
@@ -285,7 +285,7 @@ def test_backlog_consistent_with_number_of_consumable_buffers(it: Reading, is_fl
 
 
 def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Reading) -> None:
-    """Without being announced: a reader that polls gets what is committed, with nothing behind it."""
+    """A reader that polls without a notification gets the committed bytes, with no data after them."""
     builder = it.add(1024 - 5, is_finished=False)
 
     first = it.poll()
@@ -298,7 +298,7 @@ def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Reading) -> N
 
 
 def test_sequence_numbers_count_polled_elements(it: Reading) -> None:
-    """From 0, by one, over data, pieces and events; skipped buffers do not count."""
+    """Sequence numbers begin at 0 and count data, pieces and events by one; skipped buffers do not count."""
     it.add(0)
     it.add(5)
     it.subpartition.add(event())
@@ -453,7 +453,7 @@ def test_resume_blocked_empty_subpartition(it: Reading) -> None:
 
 
 def test_priority_bypasses_the_block(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest, blocked: a priority event is told and polled, the data behind it stays
+    """PipelinedSubpartitionWithReadViewTest, blocked: a priority event is announced and polled; the data after it stays
     blocked.
     """
     block(it)
@@ -526,7 +526,7 @@ def test_empty_buffers_are_sent_to_receivers_without_exclusive_buffers() -> None
 
 
 def test_queued_bytes_are_what_can_still_be_read(it: Reading) -> None:
-    """Whatever was read in pieces is gone; events count (outputQueueSize of 2.M)."""
+    """Bytes that were read in pieces do not count as queued; events do (outputQueueSize of 2.M)."""
     builder = it.add(10, is_finished=False)
     it.poll()
     builder.append_and_commit(b"more")
@@ -551,7 +551,7 @@ def test_illegal_read_view_request(it: Reading) -> None:
 
 @pytest.mark.parametrize(("num_queued", "expected"), [(0, 0), (1, 1), (3, 1)])
 def test_a_late_view_is_told_what_is_queued(num_queued: int, expected: int) -> None:
-    """Once, if there is anything at all."""
+    """A late view is notified once if the queue is not empty."""
     subpartition = PipelinedSubpartition(0, RecordingParent())
     for _ in range(num_queued):
         subpartition.add(event())
@@ -564,7 +564,7 @@ def test_a_late_view_is_told_what_is_queued(num_queued: int, expected: int) -> N
 
 
 def test_a_late_view_is_told_of_priority_events() -> None:
-    """PipelinedSubpartition.createReadView: what came before the reader is told to it, once."""
+    """PipelinedSubpartition.createReadView: a reader is notified once of priority events that came before it."""
     subpartition, listener = PipelinedSubpartition(0, RecordingParent()), RecordingListener()
     subpartition.add(unaligned_barrier(1))
     subpartition.add(unaligned_barrier(2))
@@ -609,8 +609,8 @@ def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Readi
 
 @pytest.mark.parametrize(("has_view", "ends_by"), [(True, "producer"), (True, "reader"), (False, "producer")])
 def test_cleanup_released_partition(has_view: bool, ends_by: str) -> None:
-    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all is freed, with and without a view; nobody reads it
-    any more.
+    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all buffers are recycled, with and without a view, and
+    none can be read.
     """
     subpartition, arena = PipelinedSubpartition(0, RecordingParent()), Arena()
     builders = [arena.builder(), arena.builder()]
@@ -634,7 +634,7 @@ def test_cleanup_released_partition(has_view: bool, ends_by: str) -> None:
 
 
 def test_release_parent_and_view_after_release(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testReleaseParent: what is added afterwards is closed at once."""
+    """PipelinedSubpartitionTest.testReleaseParent: a buffer that is added afterwards is closed at once."""
     it.subpartition.release()
     builder = it.arena.builder()
 
@@ -661,7 +661,7 @@ def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Reading) -> None
 
 
 def test_an_acknowledgement_reaches_the_partition(it: Reading) -> None:
-    """With the index of the subpartition."""
+    """The partition gets the acknowledgement with the index of the subpartition."""
     it.view.acknowledge_all_data_processed()
 
     assert it.parent.processed == [3]
@@ -698,7 +698,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
-    """In every state: as many non-empty data buffers as the backlog says can be polled while something is available."""
+    """In every state, as many non-empty data buffers as the backlog says can be polled while data is available."""
     it, expected, got = Reading(), bytearray(), bytearray()
 
     def write(builder: BufferBuilder, number: int) -> None:
@@ -751,8 +751,8 @@ def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("wwffpp"))), ids="".join)
 def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
-    """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes
-    (FLINK-8694).
+    """In every order of writes, flushes and polls after notifications, the reader is notified of all bytes after the
+    last flush (FLINK-8694).
     """
     it = Reading()
     builder = it.add(0, is_finished=False)
@@ -836,7 +836,7 @@ def produce(subpartition: PipelinedSubpartition, arena: Arena, num_buffers: int)
 
 @pytest.mark.slow
 def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None) -> None:
-    """All bytes in order, woken by notifications only."""
+    """All bytes arrive in order at a thread that only notifications wake."""
     subpartition, listener, arena, got = (
         PipelinedSubpartition(0, RecordingParent()),
         WakingListener(),
@@ -897,8 +897,8 @@ def test_concurrent_produce_and_consume(
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["producer", "consumer"])
 def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
-    """From either side, at any moment: the reader ends, the writer goes on, every segment is freed (FLINK-20383,
-    FLINK-17823).
+    """A release from either side at any moment ends the reader, lets the writer go on, and frees every segment
+    (FLINK-20383, FLINK-17823).
     """
     for _ in range(60):
         subpartition, listener, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), bytearray()
@@ -926,8 +926,8 @@ def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_
 
 @pytest.mark.parametrize("end", ["finish", "release"])
 def test_add_on_finished_and_released_partition(end: str) -> None:
-    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the consumer is closed, nobody is
-    told (rows D30, D32).
+    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the added consumer is closed, and no reader is notified
+    (rows D30, D32).
     """
     it = Producing()
     if end == "finish":

@@ -1,4 +1,4 @@
-"""``ResultPartition``: its ends, its views, and who learns of a failure."""
+"""``ResultPartition``: its ends, its views, and its failures."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def small() -> Iterator[Producing]:
 
 
 def test_the_ends_follow_the_data_in_order(small: Producing) -> None:
-    """Data, end of data once, end of partition; every reader is told."""
+    """After the data come one end of data and the end of the partition, and every reader is notified."""
     small.partition.emit_record(b"abc", 0)
 
     small.partition.notify_end_of_data(StopMode.NO_DRAIN)
@@ -138,7 +138,7 @@ def test_closing_an_unfinished_partition_fails_its_readers(small: Producing) -> 
 
 
 def test_fail_tells_every_reader_why(small: Producing) -> None:
-    """Views are released with the cause, listeners told; what was queued is gone; producing is refused."""
+    """Views are released with the cause, listeners are notified, queued data is dropped, and producing is refused."""
     error = ValueError("the dog ate it")
     small.partition.emit_record(b"abc", 0)
 
@@ -293,9 +293,7 @@ def test_a_range_of_subpartitions_is_one_view() -> None:
 
 
 def test_a_range_that_cannot_be_read_is_refused_as_a_whole() -> None:
-    """Unlike Flink, whose ResultPartition.createSubpartitionView consumes what it had opened:
-    nothing of it is touched.
-    """
+    """A refused range consumes none of its subpartitions, unlike Flink's ResultPartition.createSubpartitionView."""
     it = Producing(3, with_views=False)
     taken = it.partition.create_subpartition_view(2, RecordingListener())
     for index in range(3):
@@ -339,7 +337,7 @@ def test_a_refused_range_that_is_told_late_disturbs_nobody() -> None:
 
 
 def test_a_range_with_a_consumed_subpartition_takes_nothing_of_the_others() -> None:
-    """The consumer of one has gone: whoever asks for it and others is refused, and the others can still be read."""
+    """A range with a subpartition whose consumer has gone is refused, and its other subpartitions can still be read."""
     it = Producing(3, with_views=False)
     it.partition.create_subpartition_view(1, RecordingListener()).release()
 
@@ -373,8 +371,8 @@ def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -
 
 @pytest.mark.parametrize("end", ["timeout", "abort"])
 def test_barriers_of_every_subpartition_time_out_or_are_aborted(it: Producing, end: str) -> None:
-    """BufferWritingResultPartition.alignedBarrierTimeout / abortCheckpoint: the one that was consumed stays what it
-    was.
+    """BufferWritingResultPartition.alignedBarrierTimeout / abortCheckpoint: a barrier that was consumed already stays
+    as it was.
     """
     state = RecordingStateWriter()
     it.partition.set_channel_state_writer(state)

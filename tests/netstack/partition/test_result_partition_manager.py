@@ -39,7 +39,7 @@ def it() -> Iterator[Fixture]:
 
 
 def test_a_registered_partition_is_found(it: Fixture) -> None:
-    """Its view reads it."""
+    """The view of a registered partition reads its data."""
     partition = it.partition()
     it.manager.register(partition)
 
@@ -73,7 +73,9 @@ def test_an_id_is_registered_once(it: Fixture) -> None:
 
 
 def test_a_released_partition_is_forgotten(it: Fixture) -> None:
-    """By fail, by release through the manager, and by being consumed and closed; its id is free again."""
+    """A partition that failed, was released through the manager, or was consumed and closed is forgotten, and its id is
+    free.
+    """
     for how in ("fail", "release", "consume"):
         partition = it.partition()
         it.manager.register(partition)
@@ -100,7 +102,7 @@ def test_releasing_what_is_not_there_does_nothing(it: Fixture) -> None:
 
 
 def test_an_early_consumer_is_called_when_the_partition_comes(it: Fixture) -> None:
-    """Once, on the registering thread, outside the lock: it can ask again at once."""
+    """The consumer is called once, on the registering thread and outside the lock, so that it can ask again at once."""
     partition = it.partition()
     views: list[ResultSubpartitionView | None] = []
     threads: list[int] = []
@@ -118,7 +120,7 @@ def test_an_early_consumer_is_called_when_the_partition_comes(it: Fixture) -> No
 
 
 def test_a_late_consumer_gets_its_view_at_once(it: Fixture) -> None:
-    """And is not called."""
+    """A late consumer gets its view and is not called."""
     partition = it.partition()
     it.manager.register(partition)
 
@@ -217,7 +219,7 @@ def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) 
 
 
 class Waiting:
-    """A manager with timers, and somebody who asked it for a partition."""
+    """A manager with timers, and a listener that waits for a partition."""
 
     def __init__(self) -> None:
         self.timers = ManualTimers()
@@ -276,7 +278,7 @@ def test_register_partition_after_listener(it: Fixture) -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "shutdown"])
 def test_a_wait_that_ends_otherwise_cancels_its_timer(end: str) -> None:
-    """By its listener: nobody is called.  By shutdown: called, to get the answer."""
+    """A listener that ends its wait is not called; at a shutdown it is called, to get the answer."""
     waiting = Waiting()
     waiting.ask()
 
@@ -306,7 +308,7 @@ def test_a_partition_that_comes_while_the_timer_is_started_wins(it: Fixture) -> 
 
 
 def test_a_listener_waits_as_long_as_the_partition_is_announced() -> None:
-    """Its producer is being deployed: packages may be installed for it, which takes longer than any timeout."""
+    """An announced partition may take longer than any timeout: packages may be installed for its producer."""
     waiting = Waiting()
     waiting.manager.announce([partition_id_of()])
     waiting.ask()
@@ -330,7 +332,7 @@ def test_a_partition_that_was_registered_is_announced_no_more(it: Fixture) -> No
 
 
 def test_a_timeout_that_crosses_the_registration_is_ignored(it: Fixture) -> None:
-    """The timer fires while the partition is registered: whoever took the listener first, it is called once."""
+    """A listener is called once if its timer fires while the partition is registered."""
     waiting, fired = Waiting(), list[Callable[[], None]]()
 
     def keep(delay_s: float, call: Callable[[], None]) -> Due:
@@ -357,7 +359,9 @@ def test_without_timers_nothing_times_out(it: Fixture) -> None:
 
 
 def test_partitions_take_task_events_while_they_are_registered(it: Fixture) -> None:
-    """Task.doRun registers and unregisters at the dispatcher: False means that the event reached nobody."""
+    """Task.doRun registers and unregisters at the dispatcher; ``publish`` returns False if no subscriber got the
+    event.
+    """
     partition, events = it.partition(), list[Event]()
     before = it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())
     it.manager.register(partition)
@@ -408,7 +412,7 @@ class BusyDispatcher(TaskEventDispatcher):
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["the partitions", "the task events"])
 def test_an_id_that_is_half_free_is_not_registered(it: Fixture, is_known: bool) -> None:
-    """Whichever half is missing: all of it or nothing, and who waits for the partition is called when it is there."""
+    """A partition is registered for data and for task events, or not at all; its listener is called once it is there."""
     dispatcher, called = BusyDispatcher(), list[str]()
     manager = ResultPartitionManager(task_events=dispatcher)
     first, second = it.partition(), it.partition()

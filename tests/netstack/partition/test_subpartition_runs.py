@@ -44,7 +44,7 @@ SIZE = 16
 
 
 class Pool(BufferRecycler):
-    """A recycler that counts what is out."""
+    """A recycler that counts the segments in use."""
 
     def __init__(self) -> None:
         self.num_out = 0
@@ -269,7 +269,7 @@ def test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue(i
 
 
 def test_nothing_is_polled_of_a_released_subpartition(it: Reading) -> None:
-    """And its segments go home."""
+    """No run is polled of a released subpartition, and its segments are recycled."""
     pool = Pool()
     it.subpartition.add_all([pool.consumer(), pool.consumer()])
 
@@ -329,7 +329,7 @@ def test_several_are_announced_as_one_by_one(start: str, num_added: int, is_firs
 
 
 def test_nothing_is_no_news(it: Reading) -> None:
-    """Neither for an empty queue nor behind one buffer."""
+    """An empty queue, or a single buffer, is not announced."""
     assert it.subpartition.add_all([]) == NO_BUFFER_SIZE
     it.add(3)
     it.subpartition.add_all([])
@@ -363,7 +363,7 @@ def test_the_buffer_size_wanted_comes_back(it: Reading) -> None:
 
 
 def test_a_segment_is_taken_whole_or_not_at_all() -> None:
-    """Not after a part was skipped or built, nor with other readers; taken once, it is closed."""
+    """A segment that was partly skipped, built, or has other readers is not taken; a taken one is closed."""
     pool = Pool()
     skipped, built, copied, taken = (pool.consumer() for _ in range(4))
     skipped.skip(3)

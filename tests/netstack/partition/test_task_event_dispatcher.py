@@ -39,8 +39,8 @@ def test_events_of_other_classes_are_told_apart_by_name() -> None:
 
 
 def test_a_partition_without_registration_hears_nothing() -> None:
-    """TaskEventDispatcherTest.publishToUnregisteredPartition / unregisterPartition / clearAll: False, so that the
-    sender is told.
+    """TaskEventDispatcherTest.publishToUnregisteredPartition / unregisterPartition / clearAll: ``publish`` returns
+    False, so that the sender gets an error.
     """
     dispatcher = TaskEventDispatcher()
     before = dispatcher.publish(ONE, EndOfSuperstep())
@@ -67,7 +67,7 @@ def test_mistakes_are_refused() -> None:
 
 
 def test_a_handler_that_raises_does_not_keep_the_event_from_the_others() -> None:
-    """And may itself subscribe: nothing is locked meanwhile."""
+    """No lock is held while a handler runs, so that it may itself subscribe."""
     dispatcher, heard = TaskEventDispatcher(), list[Event]()
     dispatcher.register_partition(ONE)
 

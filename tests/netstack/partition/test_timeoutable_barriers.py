@@ -1,4 +1,4 @@
-"""Barriers in a ``PipelinedSubpartition``: what they overtake, and those that overtake it when their time is over."""
+"""Barriers in a ``PipelinedSubpartition``: the data that they overtake at once, or after their timeout."""
 
 from collections.abc import Iterator
 
@@ -63,7 +63,7 @@ def test_barrier_overtaking(it: Reading) -> None:
 
 
 def test_a_priority_event_that_is_no_barrier_overtakes_without_snapshot(it: Reading) -> None:
-    """PipelinedSubpartition.processPriorityBuffer: only barriers keep what they overtake."""
+    """PipelinedSubpartition.processPriorityBuffer: only barriers keep the data that they overtake."""
     it.add(10)
     it.add(10)
 
@@ -86,7 +86,7 @@ def test_only_unaligned_barriers_have_priority(it: Reading, wrong: BufferConsume
 
 
 def test_an_unused_state_writer_recycles() -> None:
-    """Without unaligned checkpoints nobody wants the data: it goes home."""
+    """Without unaligned checkpoints the overtaken data is recycled."""
     subpartition, arena = PipelinedSubpartition(0, RecordingParent()), Arena()
     for checkpoint_id in (1, 2):
         builder = arena.builder()
@@ -130,8 +130,8 @@ def test_consume_timeoutable_checkpoint_barrier_quickly(it: Reading) -> None:
 
 @pytest.mark.parametrize("num_buffers", [0, 1])
 def test_timeout_aligned_to_unaligned_barrier(it: Reading, num_buffers: int) -> None:
-    """PipelinedSubpartitionTest.testTimeoutAlignedToUnalignedBarrier / WithInflightBuffers: it overtakes what was
-    before it.
+    """PipelinedSubpartitionTest.testTimeoutAlignedToUnalignedBarrier / WithInflightBuffers: after its timeout a barrier
+    overtakes the data before it.
     """
     for _ in range(num_buffers):
         it.add(10)
@@ -206,7 +206,7 @@ def test_another_event_does_not_end_the_wait_for_a_barrier(it: Reading) -> None:
 
 
 def test_release_fails_the_data_before_a_barrier(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testReleaseParent with a barrier: nobody waits for ever."""
+    """PipelinedSubpartitionTest.testReleaseParent with a barrier: no checkpoint waits for data that was released."""
     it.subpartition.add(barrier(3, TIMEOUTABLE))
 
     it.subpartition.release()

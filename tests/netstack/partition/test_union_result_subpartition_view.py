@@ -108,8 +108,8 @@ def test_a_record_is_read_to_its_end_before_the_next_subpartition() -> None:
 
 
 def test_looking_ahead_tells_type_and_backlog() -> None:
-    """UnionResultSubpartitionViewTest.testGetNextBuffer: the backlog is what was looked at, at most the capacity of the
-    cache.
+    """UnionResultSubpartitionViewTest.testGetNextBuffer: the backlog is the number of buffers in the look-ahead, at
+    most the capacity of the cache.
     """
     it = Union(1)
     for _ in range(CACHE_CAPACITY + 5):
@@ -130,8 +130,8 @@ def test_looking_ahead_tells_type_and_backlog() -> None:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_hist_union_view_told_before_it_was_created(is_early: bool) -> None:
-    """UnionResultSubpartitionView: what is announced while the views are made is not lost; nobody is told of half a
-    union.
+    """UnionResultSubpartitionView: data that is announced while the views are made is not lost, and the reader is
+    notified only of the whole union.
     """
     it = Union(2, is_started=False)
     if is_early:
@@ -188,7 +188,7 @@ def test_orders_reach_every_subpartition() -> None:
 
 
 def test_a_failure_of_one_is_a_failure_of_all() -> None:
-    """UnionResultSubpartitionViewTest.testGetFailureCause: the reader is told and finds the cause."""
+    """UnionResultSubpartitionViewTest.testGetFailureCause: the reader is notified and finds the cause."""
     it = Union(2)
     before = (it.view.is_released, it.view.failure_cause)
     it.parent._failure_cause = ProducerFailedError("boom")
@@ -206,7 +206,7 @@ def test_a_failure_of_one_is_a_failure_of_all() -> None:
 
 @pytest.mark.parametrize("is_in_line", [True, False])
 def test_a_failure_is_told_even_if_every_subpartition_stands_in_line(is_in_line: bool) -> None:
-    """Told once, and what was looked at ahead is dropped: nobody asks again on behalf of a full cache, or without
+    """The failure is announced once and drops the look-ahead, since no one asks again with a full cache or without
     credit.
     """
     it = Union(2)
@@ -261,7 +261,7 @@ def test_several_cannot_be_resumed() -> None:
 
 
 class RacingView(PipelinedSubpartitionView):
-    """After its first poll the producer is quick to add an event, before anybody can look at the result."""
+    """A view whose producer adds an event right after the first poll."""
 
     __slots__ = ("producer",)
 
@@ -288,7 +288,7 @@ def test_what_happens_while_it_looks_ahead_is_not_lost() -> None:
 
 
 class NestedView(PipelinedSubpartitionView):
-    """Somebody else asks the union while it polls this view."""
+    """A view during whose poll another caller asks the union."""
 
     __slots__ = ("union",)
 
@@ -327,7 +327,7 @@ class LateView(PipelinedSubpartitionView):
 
 
 def test_a_buffer_that_comes_after_the_release_is_recycled() -> None:
-    """Whatever was on its way: nothing leaks, and nothing is read."""
+    """A buffer that arrives after the release is neither leaked nor read."""
     it = Union(1)
     late = LateView(it.subpartitions[0], it.view.listener_of(0))
     late.union = it.view
@@ -353,7 +353,7 @@ class FailingView(PipelinedSubpartitionView):
 
 
 def test_a_buffer_that_was_being_polled_when_the_producer_failed_is_recycled() -> None:
-    """The reader asked for room it may not have any more: it gets nothing, and is told."""
+    """A reader whose producer failed during its poll gets no buffer, and is notified."""
     it = Union(1)
     failing = FailingView(it.subpartitions[0], it.view.listener_of(0))
     failing.producer = it.subpartitions[0]
