@@ -41,7 +41,7 @@ def test_both_take_turns_and_who_begins_alternates() -> None:
 
 
 def test_both_run_at_the_same_time_if_they_are_to_run_beside_each_other() -> None:
-    """Each waits until the other one runs."""
+    """Each of two measurements that run beside each other waits until the other one runs."""
     both_run = threading.Barrier(2, timeout=PATIENCE_S)
 
     def measure(gauge: str) -> list[Figure]:

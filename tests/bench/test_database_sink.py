@@ -1,4 +1,4 @@
-"""The benchmark of the database sink; its figures mean nothing here, but what it counts in the table holds."""
+"""The benchmark of the database sink; its figures mean nothing here, but its counts in the table are checked."""
 
 import pytest
 

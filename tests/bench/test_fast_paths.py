@@ -1,4 +1,4 @@
-"""Each fast path can be switched off, so that what it wins can be measured."""
+"""Each fast path can be switched off, so that its gain can be measured."""
 
 from pathlib import Path
 

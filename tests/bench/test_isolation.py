@@ -1,4 +1,4 @@
-"""The isolation case notices what is not as it was sent."""
+"""The isolation case notices records that differ from the sent ones."""
 
 from collections.abc import Callable
 from pathlib import Path

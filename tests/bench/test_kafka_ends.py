@@ -1,4 +1,4 @@
-"""The benchmark of the ends on Kafka; its figures mean nothing here, but what it counts in the topics holds."""
+"""The benchmark of the ends on Kafka; its figures mean nothing here, but its counts in the topics are checked."""
 
 import pytest
 

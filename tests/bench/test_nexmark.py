@@ -1,4 +1,4 @@
-"""NEXMark's queries on real TaskManagers; their figures mean nothing here, but what they prove holds."""
+"""NEXMark's queries on real TaskManagers; their figures mean nothing here, but their results are checked."""
 
 import pytest
 
@@ -10,7 +10,9 @@ from bench import nexmark
     "query", [pytest.param("q2", marks=pytest.mark.long), "q8", pytest.param("q11", marks=pytest.mark.long)]
 )
 def test_a_query_and_its_twin_give_what_the_loop_gives_on_two_taskmanagers(query: str) -> None:
-    """One without keys, one that joins, one with timers; outputs are compared in every run."""
+    """A query without keys, one that joins, and one with timers give the loop's results; outputs are compared in every
+    run.
+    """
     results = nexmark.run(1, quick=True, only=[query], taskmanagers=[2])
 
     assert [result.name for result in results if not result.is_peer and result.unit == "records/s"] == [

@@ -1,4 +1,4 @@
-"""Programs on real TaskManagers; their figures mean nothing here, but what they prove holds."""
+"""Programs on real TaskManagers; their figures mean nothing here, but their results are checked."""
 
 import pytest
 

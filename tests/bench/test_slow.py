@@ -15,7 +15,7 @@ from tests.bench.test_main import run
 
 @pytest.mark.slow
 def test_every_wait_of_a_slow_function_is_measured() -> None:
-    """On real processes; the figures mean nothing here."""
+    """Every wait is measured on real processes; the figures mean nothing here."""
     results = slow.run(1, quick=True, only=["sleep-1", "async"])
 
     of_async = results[len(slow.FIGURES) + 1 :]

@@ -1,4 +1,4 @@
-"""Keyed state and checkpoints; their figures mean nothing here, but what they prove holds."""
+"""Keyed state and checkpoints; their figures mean nothing here, but their results are checked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page of results has what was measured and nothing else."""
+"""The page of results has exactly the measured figures."""
 
 import json
 

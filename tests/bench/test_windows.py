@@ -1,4 +1,4 @@
-"""Windows on real TaskManagers; their figures mean nothing here, but what they prove holds."""
+"""Windows on real TaskManagers; their figures mean nothing here, but their results are checked."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_all_ways_give_the_sums_of_the_loop(number: int) -> None:
 
 @pytest.mark.parametrize("form", ["friendly", "twin"])
 def test_columns_and_the_loop_have_the_same_records(form: str) -> None:
-    """More than one window of each key, and more than one batch."""
+    """Records are equal over more than one window of each key and more than one batch."""
     num_records = 260_000
 
     numbers = checked_work.expected(windows.work_of("reduce", form, 10, num_records)).numbers

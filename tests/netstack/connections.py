@@ -1,4 +1,4 @@
-"""Peers that remember what they are asked, and consumers over one connection manager."""
+"""Peers that remember their requests, and consumers over one connection manager."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ CONFIG = NetstackConfig(
 
 
 class Peer(ChannelHandler):
-    """A server that remembers what it was asked and answers nothing.  One for all its connections."""
+    """A server that remembers all requests and answers none; one for all its connections."""
 
     def __init__(self) -> None:
         self.received: list[object] = []
@@ -110,7 +110,7 @@ class Consumer:
 
 @contextlib.contextmanager
 def no_listener() -> Iterator[ConnectionID]:
-    """An address where nobody listens and nobody else will."""
+    """Return an address at which no server listens or will listen."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield ConnectionID("127.0.0.1", sock.getsockname()[1])

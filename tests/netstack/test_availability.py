@@ -106,7 +106,7 @@ def test_a_helper_may_start_available() -> None:
 
 
 def test_a_removed_callback_does_not_run() -> None:
-    """Only the one that was removed; one that is not there may be removed, too."""
+    """Only the removed callback is dropped; removing an unknown one does nothing."""
     future, seen = AvailabilityFuture(), []
 
     def first() -> None:

@@ -18,7 +18,7 @@ LOOK_NS = 1000
 
 
 class Rig:
-    """Each look takes a microsecond."""
+    """A rig in which each look takes a microsecond."""
 
     def __init__(self) -> None:
         self.loop = EmbeddedEventLoop()
@@ -29,7 +29,7 @@ class Rig:
         return self.loop.clock.now_ns()
 
     def looks(self) -> int:
-        """How many until it sleeps."""
+        """Return the number of looks until it sleeps."""
         before = self.poller.num_looks
         self.loop.run_pending()
         return self.poller.num_looks - before
@@ -80,7 +80,9 @@ def test_who_needs_the_core_gets_it_at_the_next_look() -> None:
 
 
 def test_while_another_thread_needs_the_core_no_news_are_looked_for() -> None:
-    """After it, the next news are; that nobody needs it is said some times per second, and changes nothing."""
+    """No look is made while another thread needs the core, nor after that until the next news; a repeated release
+    changes nothing.
+    """
     rig = Rig()
     rig.poller.news()
     rig.poller.hold(is_held=True)
@@ -109,7 +111,7 @@ def test_it_ends_when_it_is_closed() -> None:
 
 
 class Waker(ChannelHandler):
-    """Stands for whoever wakes the task."""
+    """Stands for the thread that wakes the task."""
 
     def __init__(self, told: list[str]) -> None:
         self._told = told

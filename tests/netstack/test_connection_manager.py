@@ -84,7 +84,7 @@ async def test_requests_made_while_connecting_share_the_connection() -> None:
 
 
 async def test_a_channel_released_while_connecting_is_not_requested() -> None:
-    """Its neighbour is."""
+    """A channel that left is not requested; its neighbour is."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
 
@@ -124,7 +124,7 @@ async def test_orders_given_while_connecting_follow_the_requests() -> None:
 
 
 async def test_a_refused_connection_fails_everybody_who_waited() -> None:
-    """Even if the first one's task chokes on it; nothing is kept of the attempt."""
+    """Every waiting channel gets the error, even if the first one's task raises, and the attempt is forgotten."""
     consumer = Consumer()
 
     def choke() -> None:
@@ -144,7 +144,7 @@ async def test_a_refused_connection_fails_everybody_who_waited() -> None:
 
 
 async def test_an_unforeseen_failure_to_connect_is_told_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong, nobody waits for ever, and the next request tries again."""
+    """No channel waits for ever after an unforeseen failure, and the next request tries again."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     attempts = []
@@ -231,7 +231,7 @@ async def test_a_peer_never_sees_two_connections() -> None:
 
 
 async def test_ended_connections_are_forgotten() -> None:
-    """Peers come and go with new ports; what is kept is bounded by the connections that live."""
+    """The memory for connections is bounded by the living ones, even if peers come and go with new ports."""
     consumer, peer = Consumer(), Peer()
     for number in range(1, 6):
         with no_listener() as address:
@@ -288,8 +288,8 @@ async def test_close_while_connecting_ends_the_attempt() -> None:
 
 
 async def test_close_just_when_the_attempt_succeeded_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attempt is over, and whoever made it has not been told; on Python 3.12 and newer nothing
-    is left to wait for.
+    """An attempt that succeeded but was not yet handed over is closed; on Python 3.12 and newer no task is left to wait
+    for.
     """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
@@ -315,7 +315,7 @@ async def test_close_just_when_the_attempt_succeeded_closes_the_connection(monke
 
 
 async def test_connections_are_closed_together() -> None:
-    """Two peers that never answer the close cost one timeout: both are told before the first one is waited for."""
+    """Two peers that never answer the close cost one timeout: both are closed before the first one is waited for."""
     consumer = Consumer()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     accepted = []
@@ -396,7 +396,7 @@ def test_a_loop_that_ends_while_connecting_tells_whoever_waits(monkeypatch: pyte
 
 
 async def test_a_cancel_reaches_the_peer_once() -> None:
-    """Also if the gate is closed twice."""
+    """The cancel is sent once, even if the gate is closed twice."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     gate = consumer.gate(address)
@@ -512,7 +512,7 @@ async def test_a_new_connection_waits_until_the_old_one_is_closed(monkeypatch: p
 
 @both
 async def test_double_partition_request(config: NetstackConfig) -> None:
-    """NettyPartitionRequestClientTest: double request.  A channel asks once, however often its gate is told to."""
+    """NettyPartitionRequestClientTest: double request.  A channel asks once, however often its gate asks it to."""
     consumer, peer = Consumer(config), Peer()
     server, address = await serve(peer)
 
@@ -666,7 +666,7 @@ async def test_retry_n_times_then_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_peer_that_failed_to_authenticate_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its secret stays wrong, and each attempt would cost it another entry in its log."""
+    """A wrong secret stays wrong, and each attempt would add an entry to the peer's log."""
     consumer = Consumer(RETRYING)
     attempts: list[int] = []
 
@@ -790,7 +790,7 @@ async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_
 
 
 async def test_a_channel_that_left_before_its_request_arrived_connects_to_nobody() -> None:
-    """There is nothing to cancel, and no connection is made for it."""
+    """A channel that left sends no cancel, and no connection is made for it."""
     consumer = Consumer()
 
     consumer.gate(ConnectionID("127.0.0.1", 1)).close()
@@ -821,7 +821,7 @@ async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> N
 async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One connect hangs for ever; a request to another peer made after it is served."""
+    """A request to another peer is served while one connect hangs for ever."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     blackhole = ConnectionID("192.0.2.1", 9)

@@ -46,7 +46,7 @@ SEGMENT = 1024
 
 @dataclass
 class Node:
-    """One environment with its own loop thread, listening on loopback."""
+    """An environment with its own loop thread, listening on loopback."""
 
     loop: EventLoopThread
     environment: NetworkEnvironment
@@ -257,7 +257,7 @@ def test_a_partition_that_never_comes_is_an_error_of_that_channel_only() -> None
 
 
 def test_a_consumer_that_does_not_read_holds_at_most_its_credit(nodes: tuple[Node, Node]) -> None:
-    """The producer's writer blocks in its pool: what is on the consumer's side is exactly the initial credit."""
+    """The producer's writer blocks in its pool: the consumer holds exactly the initial credit."""
     producer, consumer = nodes
     partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
     gate = remote_gate(consumer, producer, (result_partition_id(), 0))
@@ -283,14 +283,14 @@ def test_a_consumer_that_does_not_read_holds_at_most_its_credit(nodes: tuple[Nod
 
 
 def round_trip(node: Node) -> None:
-    """Whatever was posted to the node's loop before has run."""
+    """Wait until all functions that were posted to the node's loop have run."""
     done = threading.Event()
     node.loop.execute_threadsafe(done.set)
     assert done.wait(PATIENCE_S)
 
 
 def test_a_stalled_channel_does_not_hold_up_its_neighbour(nodes: tuple[Node, Node]) -> None:
-    """Two consumers on one connection: one never reads, the other gets everything."""
+    """One of two consumers on a connection never reads, and the other one gets everything."""
     producer, consumer = nodes
     stalled_partition = producer.environment.create_result_partition("stalled", result_partition_id(0), 1)
     partition = producer.environment.create_result_partition("running", result_partition_id(1), 1)
@@ -377,7 +377,7 @@ def test_a_lost_connection_reaches_every_channel() -> None:
 
 
 def test_a_refused_connection_is_an_error_and_is_not_cached() -> None:
-    """The first request fails with the address; a later one, when somebody listens there, succeeds."""
+    """The first request fails with the address; a later one succeeds, once a server listens there."""
     producer = start_node("producer", use_uvloop=True, config=small_config())
     consumer = start_node("consumer", use_uvloop=True, config=small_config())
     address = producer.address

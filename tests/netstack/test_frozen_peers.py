@@ -1,4 +1,4 @@
-"""Peers whose loop stands still while their kernel acknowledges every byte: whoever waits is told, on all kinds of
+"""Peers whose loop stands still while their kernel acknowledges every byte: waiting tasks get an error, on all kinds of
 connections.
 """
 
@@ -26,7 +26,7 @@ TYPE = b"T" * 16
 
 @contextmanager
 def two_nodes() -> Iterator[tuple[Node, Node]]:
-    """One end that listens, and one that dials and is less patient."""
+    """Start a listening node, and a dialling one that is less patient."""
     patient = replace(FAST, heartbeat_timeout_s=600.0)
     listening, dialling = (
         start_node(name, use_uvloop=True, config=config) for name, config in (("listens", patient), ("dials", FAST))
@@ -40,9 +40,7 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
 
 @contextmanager
 def frozen(node: Node) -> Iterator[None]:
-    """Its loop stands still; the kernel goes on and acknowledges what it gets, as a link does that
-    swallows everything.
-    """
+    """Hold the loop of a node; its kernel goes on acknowledging, like a link that swallows everything."""
     may_go_on = threading.Event()
 
     def stand_still() -> None:
@@ -83,7 +81,7 @@ def test_a_consumer_is_told_that_its_producer_stands_still() -> None:
 
 
 def test_a_producer_that_dialled_is_told_that_the_gate_stands_still() -> None:
-    """Also while it waits for nothing but the gate's acknowledgement."""
+    """A producer that waits only for the gate's acknowledgement gets the error, too."""
     with two_nodes() as (listening, dialling):
         identity = GateIdentity(b"j" * 16, "clicks", wall_clock_ms() + 3_600_000)
         gate = listening.environment.create_offered_gate(

@@ -57,7 +57,7 @@ class Point3(Point):
 
 @dataclass(slots=True)
 class Bag:
-    """One that can change."""
+    """A class whose instances can change."""
 
     content: list[int] = field(default_factory=list)
     total: InitVar[int] = 0
@@ -80,7 +80,7 @@ def test_a_class_with_late_methods_is_built_compared_shown_and_hashed_as_one_of_
 
 
 def test_each_method_is_made_at_its_first_call() -> None:
-    """From then on a call costs nothing more."""
+    """A method costs nothing more after its first call."""
 
     @dataclass(frozen=True)
     class Late:
@@ -125,7 +125,7 @@ def test_a_frozen_instance_cannot_be_changed() -> None:
 
 
 def test_instances_are_pickled_and_copied() -> None:
-    """Also by a process that has made no method of the class yet."""
+    """Instances can be unpickled in a process that has made no method of the class yet."""
     for value in (Point(1, 5), Point3(1, 2, 4), Bag([1, 2], 3)):
         assert pickle.loads(pickle.dumps(value)) == value
         assert copy.deepcopy(value) == value
@@ -236,7 +236,9 @@ def test_parameters_are_noted_as_the_standard_library_notes_them() -> None:
 
 
 def test_a_program_that_ctrl_c_has_ended_is_known_to_have_ended_so() -> None:
-    """Though methods are made while its exit functions run: Python forgets it where a text is executed."""
+    """The exit code tells of Ctrl-C although methods are made while exit functions run: Python forgets it where a text
+    is executed.
+    """
     text = (
         "import atexit\nfrom netstack.late import dataclass\n@dataclass\nclass Late:\n    'x'\n    x: int\n"
         "atexit.register(lambda: print(Late(1)))\nraise KeyboardInterrupt"
@@ -277,7 +279,9 @@ def test_fields_that_are_no_parameters_get_their_values(make: Any, is_slotted: b
 
 
 def test_many_imports_leave_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
-    """On or off, with what the program has frozen; also after an error, and what was garbage is collected later."""
+    """The collector stays on or off, with the objects that the program has frozen, also after an error; garbage is
+    collected later.
+    """
     (tmp_path / "good.py").write_text("import gc\nwas_on = gc.isenabled()\n")
     (tmp_path / "bad.py").write_text("raise ValueError('bad')\n")
     text = f"""

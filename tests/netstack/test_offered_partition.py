@@ -1,4 +1,4 @@
-"""How far a partition is that was offered to several subtasks."""
+"""The progress of a partition that was offered to several subtasks."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,9 @@ def test_to_leave_is_the_end_only_after_everything_was_processed(offered: Offere
 
 
 def test_a_lost_way_is_a_failure_unless_that_subtask_was_through(offered: OfferedPartition) -> None:
-    """Processed is not enough: whether it saw the end of the partition, and counted it, nobody knows."""
+    """A connection that is lost after all records were processed is a failure: the subtask may not have seen the
+    end.
+    """
     for subtask in range(2):
         offered.advanced(subtask, Stage.PROCESSED)
     offered.left(0, FIRST)

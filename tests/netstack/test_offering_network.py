@@ -96,7 +96,7 @@ def offer_of(attempt: int = 0, subtask: int = 0) -> SubpartitionOffer:
 async def test_an_offer_is_requested_over_the_connection_that_the_producer_dialled(
     environment: NetworkEnvironment,
 ) -> None:
-    """With all exclusive buffers of the new channel as credit."""
+    """The request has all exclusive buffers of the new channel as its credit."""
     address = await environment.start("127.0.0.1", 0)
     gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
     gate.request_partitions()
@@ -187,7 +187,7 @@ async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environme
 async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longer(
     environment: NetworkEnvironment,
 ) -> None:
-    """The older connection is left to what was offered over it; one that has time is shared whatever the token."""
+    """Earlier offers stay on the older connection; a connection that has time is shared, whatever the token."""
     address = await environment.start("127.0.0.1", 0)
     gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
     now_ms = [GATE.expires_ms - 3_000_000]
@@ -236,7 +236,7 @@ def unsent(environment: NetworkEnvironment) -> OfferedPartition:
 
 
 async def test_nothing_is_offered_over_a_network_that_was_closed(environment: NetworkEnvironment) -> None:
-    """Neither a connection nor a timer stays."""
+    """A closed network opens neither a connection nor a timer."""
     address = await environment.start("127.0.0.1", 0)
     offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
     await offering.close()
@@ -254,7 +254,7 @@ async def test_nothing_is_offered_over_a_network_that_was_closed(environment: Ne
 async def test_an_offer_that_waits_for_a_connection_hears_that_the_network_was_closed(
     environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not that it was cancelled itself: nobody has done that."""
+    """The waiting offer fails because of the close, not as if it had been cancelled itself."""
     address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
     offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
     waiting = asyncio.create_task(
@@ -308,7 +308,7 @@ async def test_an_attempt_that_was_cancelled_is_forgotten_like_any_other(
 
 
 async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: Path) -> None:
-    """With a certificate of the TaskManagers' CA and a token; neither alone is enough."""
+    """A producer needs both a certificate of the TaskManagers' CA and a token."""
     authority, stranger = Authority(tmp_path, trustme.CA()), Authority(tmp_path, trustme.CA())
     door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
     security = replace(SecurityConfig.mutual_tls(authority.issue("taskmanager"), SECRET), failure_delay_s=0.0)
@@ -336,7 +336,7 @@ async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: 
 
 
 async def test_producers_keep_no_taskmanager_out() -> None:
-    """However many connections one token makes, half of them are left for those who know the secret."""
+    """Half of the connections are left for peers that know the secret, however many connections one token makes."""
     door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
     environment = NetworkEnvironment(replace(CONFIG, max_connections=4), door)
     address = await environment.start("127.0.0.1", 0)
@@ -389,7 +389,7 @@ async def test_a_producer_hears_why_before_it_hears_that_a_channel_stops() -> No
 
 
 class _Context:
-    """Notes what is written."""
+    """Notes the written messages."""
 
     def __init__(self, written: list[object]) -> None:
         self.channel = SimpleNamespace(is_active=True, is_writable=True)

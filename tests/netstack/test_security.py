@@ -26,7 +26,7 @@ TLS = TlsConfig(Path("cert.pem"), Path("key.pem"), Path("ca.pem"))
 
 @pytest.mark.parametrize("security", [SecurityConfig.hmac(SECRET), SecurityConfig.mutual_tls(TLS, SECRET)])
 def test_the_secret_is_never_shown(security: SecurityConfig) -> None:
-    """Neither by itself nor as part of the whole configuration."""
+    """The secret is shown neither by itself nor in the whole configuration."""
     for text in (repr(security), repr(NetstackConfig(security=security)), str(security)):
         assert "secret" not in text
         assert repr(SECRET) not in text

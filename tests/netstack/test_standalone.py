@@ -362,7 +362,9 @@ WHAT_A_PROGRAM_NEEDS = {
 
 
 def test_what_is_exported_is_what_a_program_needs() -> None:
-    """And nothing else is: what is exported cannot be changed without breaking programs."""
+    """Exactly the names that programs need are exported, since an exported name cannot be changed without breaking
+    programs.
+    """
     needed = [name for names in WHAT_A_PROGRAM_NEEDS.values() for name in names.split()]
 
     assert sorted(needed) == sorted(vars(netstack)["__all__"])
@@ -376,7 +378,7 @@ def test_every_public_name_exists_and_none_needs_a_running_loop() -> None:
 
 
 def test_a_network_that_cannot_be_made_leaves_no_thread_behind() -> None:
-    """There is nothing that could be closed."""
+    """A network that cannot be made leaves no thread, for there is no object to close."""
     before = threading.enumerate()
 
     with pytest.raises((OSError, OverflowError, MemoryError)):

@@ -1,4 +1,4 @@
-"""``run_all``: nobody is left asleep."""
+"""``run_all``: every sleeper is woken."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ def test_a_broken_call_does_not_stop_the_others() -> None:
 
 
 def test_an_earlier_error_is_the_context_of_the_last() -> None:
-    """Neither is swallowed."""
+    """Both errors are kept: the earlier one is the context of the later."""
 
     def fail(text: str) -> None:
         raise RuntimeError(text)
@@ -42,7 +42,7 @@ def test_an_earlier_error_is_the_context_of_the_last() -> None:
 
 
 def test_any_number_of_calls_may_fail() -> None:
-    """More than the interpreter nests; every one is made, and every error is behind the next one."""
+    """More calls may fail than the interpreter nests: all are made, and every error is the context of the next one."""
     made: list[int] = []
 
     def fail(number: int) -> None:

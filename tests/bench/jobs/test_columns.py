@@ -10,7 +10,7 @@ KEYS = pairs.Keys("int", 10, 1024)
 
 
 def test_both_kinds_of_source_give_the_rows_of_the_pairs(tmp_path: Path) -> None:
-    """All shares together, and the moment of the first batch is written down when it is asked for."""
+    """The shares together have all rows, and the time of the first batch is written down when it is asked for."""
     sources = {kind: columns.Batches(tmp_path, 200_000, KEYS, kind) for kind in columns.SOURCES}
 
     batches = {kind: source(1, 2) for kind, source in sources.items()}

@@ -1,4 +1,4 @@
-"""Rows that are lost, doubled or changed are noticed, in whatever representation they come."""
+"""Rows that are lost, doubled or changed are noticed in every representation."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""All ways to sum in windows give what the loop gives where there are many windows, as there are in a long run."""
+"""All ways to sum in windows give the results of the loop, with many windows, as in a long run."""
 
 from collections.abc import Iterator
 from contextlib import closing

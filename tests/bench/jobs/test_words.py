@@ -31,7 +31,7 @@ def test_the_words_are_the_same_every_time_and_zipf_distributed() -> None:
 def test_both_kinds_of_source_give_the_same_lines_and_all_readers_together_every_line(
     tmp_path: Path, parallelism: int
 ) -> None:
-    """Also where a share ends in the middle of a chunk, or of the ready lines."""
+    """Lines are equal even where a share ends in the middle of a chunk, or of the ready lines."""
     readers = {
         kind: [
             words.ZipfSource(tmp_path, 25_330, 7000, kind).create_reader(subtask, parallelism)

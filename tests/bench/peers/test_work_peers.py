@@ -76,7 +76,7 @@ def test_there_is_a_loop_of_calls_for_all_but_timers_and_joins() -> None:
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 def test_bytewax_gives_the_same(work: Work) -> None:
-    """In two processes, which exchange records."""
+    """Bytewax gives the results of the loop, in two processes that exchange records."""
     if bytewax.why_missing() is not None:
         pytest.skip("Bytewax is not installed")
 

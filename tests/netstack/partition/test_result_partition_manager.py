@@ -412,7 +412,7 @@ class BusyDispatcher(TaskEventDispatcher):
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["the partitions", "the task events"])
 def test_an_id_that_is_half_free_is_not_registered(it: Fixture, is_known: bool) -> None:
-    """A partition is registered for data and for task events, or not at all; its listener is called once it is there."""
+    """A partition is registered for data and for task events, or not at all; its listener is called once it is."""
     dispatcher, called = BusyDispatcher(), list[str]()
     manager = ResultPartitionManager(task_events=dispatcher)
     first, second = it.partition(), it.partition()

@@ -60,7 +60,7 @@ def test_nobody_listening_is_a_connect_error(loop_name: str) -> None:
 
 @pytest.mark.parametrize("address", [ConnectionID("127.0.0.1", 65536), ConnectionID("a" * 64 + ".invalid", 1)])
 def test_an_address_that_cannot_exist_is_a_connect_error(loop_name: str, address: ConnectionID) -> None:
-    """No foreign exception comes out."""
+    """An impossible address raises a ConnectError, and no foreign exception."""
 
     async def main() -> None:
         with pytest.raises(ConnectError, match=f"cannot connect to {address}"):

@@ -13,7 +13,7 @@ LARGE = 1 << 20
 
 
 class Connection:
-    """One end with a direct writer, the other one to read from."""
+    """A connection with a direct writer at one end; the test reads from the other one."""
 
     def __init__(self) -> None:
         sock, self.peer = socket.socketpair()

@@ -68,7 +68,7 @@ def test_an_error_that_nobody_deals_with_closes_the_channel() -> None:
 
 
 def test_an_error_of_exception_caught_keeps_the_first_error_as_its_context() -> None:
-    """Neither is lost."""
+    """Both errors are kept: the first one is the context of the second."""
 
     class Worse(ChannelHandler):
         def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
@@ -109,7 +109,7 @@ def test_an_error_of_a_write_reaches_the_writer() -> None:
 
 
 def test_a_reader_in_the_middle_stops_what_it_does_not_pass_on() -> None:
-    """Only what nobody wanted reaches the tail."""
+    """Only messages that no handler took reach the tail."""
 
     class Even(ChannelHandler):
         def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:

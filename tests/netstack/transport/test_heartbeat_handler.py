@@ -1,4 +1,4 @@
-"""Heartbeats in a pipeline, and over links that swallow what is sent."""
+"""Heartbeats in a pipeline, and over links that swallow all bytes."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ HANDSHAKE_BYTES = 46 + 41 + 11  # Hello, Proof and Ready of a server
 
 
 class Errors(ChannelHandler):
-    """A handler of the protocol; passes on what it does not know."""
+    """A handler of the protocol; passes on unknown messages."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
@@ -38,7 +38,7 @@ class Errors(ChannelHandler):
 
 
 class Rig:
-    """One end, over a manual clock."""
+    """One end of a connection, over a manual clock."""
 
     def __init__(self, config: NetstackConfig = CONFIG, *, sends_first: bool = True) -> None:
         self.loop = EmbeddedEventLoop()
@@ -61,8 +61,8 @@ def test_the_first_heartbeat_tells_the_peer_how_often_this_end_wants_one() -> No
 
 
 def test_the_end_that_listens_sends_its_first_heartbeat_as_an_answer() -> None:
-    """Before, the other end may still be in the handshake, where it accepts nothing else; it is cut
-    if it stays silent.
+    """The listening end waits for the other end's first message, which may still be in the handshake, where it accepts
+    no heartbeats; it is cut if it stays silent.
     """
     rig = Rig(sends_first=False)
     rig.loop.advance(9.5)
@@ -128,7 +128,7 @@ def test_part_of_a_frame_is_a_sign_of_life() -> None:
 
 
 def test_the_peer_sets_the_pace_at_which_it_gets_heartbeats() -> None:
-    """Also at once, while the timer of the old pace runs."""
+    """A new pace of the peer counts at once, while the timer of the old pace runs."""
     rig = Rig()
     rig.sent()
     rig.channel.write_inbound(encode(Heartbeat(200)))
@@ -182,11 +182,11 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("end", ["dialled", "listened"])
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_an_end_that_hears_nothing_cuts_the_link(loop_name: str, end: str) -> None:
-    """Keepalive sees nothing: every byte is acknowledged, and none arrives.
+    """An end that gets no bytes cuts the link, although keepalive sees each of its own acknowledged.
 
-    Here nobody reads what the kernel has taken.
+    Here the test does not read the bytes that the kernel has taken.
 
-    The other end is patient, so the one that hears nothing always cuts first.
+    The other end is patient, so that the end without bytes always cuts first.
     """
 
     async def main() -> None:
@@ -213,7 +213,7 @@ def test_an_end_that_hears_nothing_cuts_the_link(loop_name: str, end: str) -> No
 @pytest.mark.slow  # lives for several timeouts of 0.2 s
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_ends_with_different_options_do_not_cut_each_other(loop_name: str) -> None:
-    """Each sends as often as the other asks for."""
+    """Each end sends as often as the other asks for."""
 
     async def main() -> None:
         ours, theirs = Live(), Live()

@@ -52,7 +52,7 @@ def make_channel(*more: ChannelHandler) -> tuple[EmbeddedChannel, Collector]:
 
 @pytest.mark.parametrize("message", CONTROL_MESSAGES)
 def test_messages_are_written_as_their_frames(message: Message) -> None:
-    """One message, one frame."""
+    """Each message is written as one frame."""
     channel, _ = make_channel()
 
     channel.write_and_flush(message)
@@ -62,7 +62,7 @@ def test_messages_are_written_as_their_frames(message: Message) -> None:
 
 
 def test_a_buffer_is_written_behind_its_header_and_recycled_with_its_last_byte() -> None:
-    """Not when it was written, not when all but one byte left; exactly once."""
+    """A buffer is recycled exactly once, with its last byte: not when it was written, nor with one byte left."""
     channel, _ = make_channel()
     buffer = FakeBuffer()
 
@@ -141,7 +141,7 @@ def test_a_message_with_a_bad_field_is_refused() -> None:
 
 
 def test_bytes_become_messages_in_order() -> None:
-    """Whatever the reads are: here 4096 bytes at a time, and one byte at a time."""
+    """Messages come in order, whether the reads have 4096 bytes or one."""
     stream = b"".join(map(frame_of, ALL_MESSAGES)) * 20
     channel, collector = make_channel()
     other, other_collector = make_channel()
@@ -167,7 +167,7 @@ def test_a_buffer_of_one_segment_is_accepted_and_a_larger_frame_refused() -> Non
 
 
 def test_only_accepted_messages_are_understood_until_more_are() -> None:
-    """Before authentication nothing but the handshake; the handler behind the decoder says when that changes."""
+    """Before authentication only the handshake is accepted; the handler after the decoder decides when that changes."""
     channel = EmbeddedChannel(
         MessageDecoder(CONFIG, accepted_ids=HANDSHAKE_MESSAGE_IDS), collector := Collector(), config=CONFIG
     )

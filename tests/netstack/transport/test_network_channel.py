@@ -71,7 +71,7 @@ async def connected(config: NetstackConfig = CONFIG) -> AsyncIterator[Pair]:
 
 
 def test_all_messages_arrive_in_both_directions(loop_name: str) -> None:
-    """In order, with equal payloads."""
+    """All messages arrive in order, with equal payloads."""
 
     async def main() -> None:
         async with connected() as pair:
@@ -96,7 +96,7 @@ def test_all_messages_arrive_in_both_directions(loop_name: str) -> None:
 
 
 def test_nothing_leaves_before_the_flush(loop_name: str) -> None:
-    """Two writes, one flush, one gather write."""
+    """Two writes leave with one flush, in one gather write."""
 
     async def main() -> None:
         async with connected() as pair:
@@ -118,7 +118,7 @@ def test_nothing_leaves_before_the_flush(loop_name: str) -> None:
 
 
 def test_the_second_page_makes_the_channel_unwritable_and_the_flush_writable(loop_name: str) -> None:
-    """Watermarks of one and two pages: the handlers are told both times."""
+    """With watermarks of one and two pages the handlers are notified of both changes."""
 
     async def main() -> None:
         async with connected() as pair:
@@ -191,7 +191,7 @@ def test_what_is_flushed_while_the_transport_is_busy_follows_in_order(loop_name:
 
 
 def test_a_handler_that_writes_whenever_it_may_does_not_recurse_or_starve_the_loop(loop_name: str) -> None:
-    """Each time the channel becomes writable it fills it again: other callbacks of the loop still run in between."""
+    """A handler that fills the channel whenever it becomes writable leaves room for other callbacks of the loop."""
     num_rounds = 200
 
     class Eager(Inbox):
@@ -231,7 +231,7 @@ def test_a_handler_that_writes_whenever_it_may_does_not_recurse_or_starve_the_lo
 
 
 def test_close_sends_what_was_written_then_ends_both_ends(loop_name: str) -> None:
-    """Also what was not flushed; each handler learns the end once, and neither end sees an error."""
+    """A close sends unflushed messages, too; each handler is told of the end once, and neither end sees an error."""
 
     async def main() -> None:
         async with connected() as pair:
@@ -254,7 +254,7 @@ def test_close_sends_what_was_written_then_ends_both_ends(loop_name: str) -> Non
 
 
 def test_the_last_message_arrives_although_unread_input_waits(loop_name: str) -> None:
-    """A plain close with unread input resets the connection, and the peer would never learn what it did wrong."""
+    """The peer gets the last message even with unread input, for which a plain close would reset the connection."""
 
     async def main() -> None:
         async with raw_peer() as (channel, inbox, peer):
@@ -385,7 +385,7 @@ def test_a_reset_is_told_as_a_lost_connection_before_the_end(loop_name: str) -> 
 
 
 def test_a_broken_stream_reaches_the_handlers_as_an_error(loop_name: str) -> None:
-    """After the good messages; the channel stays until a handler closes it."""
+    """The error follows the good messages; the channel stays until a handler closes it."""
 
     async def main() -> None:
         async with raw_peer() as (channel, inbox, peer):
@@ -400,7 +400,7 @@ def test_a_broken_stream_reaches_the_handlers_as_an_error(loop_name: str) -> Non
 
 
 def test_an_error_that_no_handler_wants_closes_the_connection(loop_name: str) -> None:
-    """Here of the read itself: the peer sees the end."""
+    """The peer sees the end of a connection whose read failed."""
 
     class Broken(ChannelHandler):
         def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -618,7 +618,9 @@ def test_partial_writes_are_accounted_exactly(loop_name: str) -> None:
 
 
 def test_a_loop_that_forgets_to_pause_is_reminded(loop_name: str) -> None:
-    """Setting the limits again makes it look at what it holds; otherwise it would never resume."""
+    """Setting the limits again makes a forgetful transport look at its pending bytes; otherwise it would never
+    resume.
+    """
 
     async def main() -> None:
         transport = ScriptedTransport(takes_bytes=10)

@@ -19,7 +19,7 @@ def call_all(callbacks: list[Callable[[], None]]) -> None:
 
 
 def test_the_channel_is_unwritable_from_more_than_the_high_watermark() -> None:
-    """Exactly at the watermark it is still writable; the flip is told once."""
+    """A channel is still writable exactly at the watermark, and the change is reported once."""
     outbound = ChannelOutboundBuffer(high_watermark_bytes=10, low_watermark_bytes=5)
 
     flips = [outbound.add((b"x" * 10,), None), outbound.add((b"x",), None), outbound.add((b"x",), None)]
@@ -29,7 +29,7 @@ def test_the_channel_is_unwritable_from_more_than_the_high_watermark() -> None:
 
 
 def test_the_channel_is_writable_again_at_the_low_watermark() -> None:
-    """One byte more than the low watermark is not enough; the flip is told once."""
+    """One byte above the low watermark the channel stays unwritable; the change is reported once."""
     outbound = ChannelOutboundBuffer(high_watermark_bytes=10, low_watermark_bytes=5)
     outbound.add((b"x" * 12,), None)
 
@@ -40,7 +40,7 @@ def test_the_channel_is_writable_again_at_the_low_watermark() -> None:
 
 
 def test_a_channel_below_the_high_watermark_never_tells_that_it_became_writable() -> None:
-    """Only a channel that was unwritable becomes writable."""
+    """A channel that was always writable does not report that it became writable."""
     outbound = ChannelOutboundBuffer(high_watermark_bytes=10, low_watermark_bytes=5)
     outbound.add((b"x" * 10,), None)
 
@@ -49,8 +49,8 @@ def test_a_channel_below_the_high_watermark_never_tells_that_it_became_writable(
 
 @pytest.mark.parametrize("page", [1024, 65536])
 def test_the_second_page_makes_a_channel_unwritable(page: int) -> None:
-    """With low = page and high = 2 x page: the first buffer (with its header) does not, the second does, and one page
-    left is enough.
+    """With low = page and high = 2 x page, the second buffer (with its header) makes the channel unwritable, and one
+    page left makes it writable.
     """
     outbound = ChannelOutboundBuffer(high_watermark_bytes=2 * page, low_watermark_bytes=page)
     header, payload = b"h" * 47, memoryview(bytearray(page))
@@ -102,8 +102,8 @@ def test_views_are_taken_once_and_stay_pending() -> None:
 
 
 def test_fail_all_hands_out_what_was_not_written_completely() -> None:
-    """Also a frame of which only the last byte is missing; nothing is pending afterwards, and nothing is handed out
-    twice.
+    """``fail_all`` hands out each unfinished frame, even one whose last byte is missing, once; no byte is pending
+    afterwards.
     """
     outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
     outbound.add((b"ab",), note(seen, "written"))
@@ -119,7 +119,7 @@ def test_fail_all_hands_out_what_was_not_written_completely() -> None:
 
 
 def test_more_written_than_pending_is_a_bug() -> None:
-    """The transport cannot write what it was not given."""
+    """A report of more bytes than the transport got is refused."""
     outbound = ChannelOutboundBuffer(100, 50)
     outbound.add((b"ab",), None)
 

@@ -79,7 +79,7 @@ def test_a_run_has_the_bytes_of_its_buffers(first: int, num_segments: int, backl
 
 
 def test_runs_and_buffers_keep_their_order_in_one_gather_write() -> None:
-    """Each is written where it stands."""
+    """Runs and buffers of one gather write keep their order."""
     first = OutboundRun(RECEIVER, 0, MAX, 4, segments_of(2), FREEING_RECYCLER)
     second = OutboundRun(RECEIVER, 1, 0, 0, segments_of(3), FREEING_RECYCLER)
     middle = OutboundRun(RECEIVER, 2, 9, 0, segments_of(1, 5), FREEING_RECYCLER)
@@ -89,7 +89,7 @@ def test_runs_and_buffers_keep_their_order_in_one_gather_write() -> None:
 
 
 def test_a_run_is_recycled_together_with_its_last_byte() -> None:
-    """Not before, and once."""
+    """A run is recycled once, with its last byte and not before."""
     recycler, segments = CountingRecycler(), segments_of(3)
     channel = EmbeddedChannel(MessageEncoder(), config=CONFIG)
 
@@ -120,7 +120,7 @@ def test_runs_that_cannot_be_sent_any_more_are_recycled() -> None:
 
 @pytest.mark.parametrize("is_run_broken", [True, False])
 def test_a_header_that_cannot_be_built_recycles_everything_in_the_list(is_run_broken: bool) -> None:
-    """Before and behind it; the error reaches the writer."""
+    """All buffers before and after the broken header are recycled, and the writer gets the error."""
     recycler = CountingRecycler()
     good, broken = segments_of(2), segments_of(3)
     run = OutboundRun(RECEIVER, 0, 0, 0, good, recycler)

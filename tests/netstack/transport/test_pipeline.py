@@ -1,4 +1,4 @@
-"""``ChannelPipeline``: who sees what, in which order."""
+"""``ChannelPipeline``: which handler gets which event, and in which order."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def test_writes_go_from_tail_to_head() -> None:
 
 
 def test_an_operation_of_a_context_starts_in_front_of_its_handler() -> None:
-    """A handler does not see its own writes again, nor those behind it theirs."""
+    """A write of a context goes to the handlers before it, a read to those after it, and neither to its own handler."""
     log: list[str] = []
     middle = Recorder("b", log)
     channel = EmbeddedChannel(Recorder("a", log), middle, Recorder("c", log))
@@ -89,7 +89,7 @@ def test_handlers_can_be_found_by_their_class() -> None:
 
 
 def test_an_error_while_a_handler_is_removed_does_not_hide_the_end_from_the_others() -> None:
-    """Every handler is told, and the error is reported."""
+    """Every handler is told of the end, and the error is reported."""
 
     class Broken(Recorder):
         def handler_removed(self, ctx: object) -> None:

@@ -54,7 +54,7 @@ def test_every_connection_has_a_pipeline_of_its_own(loop_name: str) -> None:
 
 
 def test_close_ends_all_connections_and_stops_to_listen(loop_name: str) -> None:
-    """Both ends know when ``close`` returns; a second close does nothing."""
+    """Both ends have ended when ``close`` returns; a second close does nothing."""
 
     async def main() -> None:
         inbox, client_inbox = Inbox(), Inbox()

@@ -33,7 +33,7 @@ def chosen_by(sock: socket.socket) -> str:
 
 
 def other_than_reno() -> str:
-    """A name that every user may choose, and that nobody chose by himself."""
+    """Return a name that every user may choose, other than our own choice, Reno."""
     offered = (PROC / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
     other = next((name for name in offered if name != "reno"), None)
     if other is None:
@@ -71,8 +71,8 @@ class PretendedSocket:
 @pytest.mark.parametrize("loop_name", LOOPS)
 @pytest.mark.parametrize("wish", ["nothing", "kernel", "other"])
 def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> None:
-    """Reno, for BBR, the default of some kernels, paces what it sends; but whoever chooses gets that, the kernel's own
-    choice included.
+    """Reno is the default on one machine, since BBR, the default of some kernels, paces its bytes; a chosen name is
+    used, even the kernel's own.
     """
     with loopback_pair() as (untouched, _):
         kernels_own = chosen_by(untouched)
@@ -129,7 +129,7 @@ def test_where_the_peer_is_decides_unless_the_user_does(
 
 @needs_a_choice
 def test_a_name_that_the_kernel_does_not_have_is_refused_before_anybody_listens_or_dials() -> None:
-    """At once and with what could be chosen instead, not at the first connection."""
+    """An unknown name is refused at once, with the names to choose from, and not at the first connection."""
     config = replace(CONFIG, congestion_control="carrier-pigeon")
     names = ", ".join((PROC / "tcp_available_congestion_control").read_text(encoding="ascii").split())
     message = (

@@ -222,7 +222,7 @@ def test_ssl_pinning_for_invalid_fingerprint(loop_name: str, authority: Authorit
 
 
 def test_the_certificate_must_name_the_dialled_host(loop_name: str, authority: Authority) -> None:
-    """Unless that is switched off, for one certificate on all machines."""
+    """The certificate must name the host, unless that is switched off, for one certificate on all machines."""
 
     async def main() -> None:
         async with serving(authority.issue("elsewhere", "elsewhere.example"), Inbox()) as (_, address):
@@ -376,7 +376,7 @@ def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, 
 
 
 def test_the_oldest_handshake_goes_when_there_are_too_many(loop_name: str, authority: Authority) -> None:
-    """Connections that say nothing cannot fill the server, and whoever speaks is served."""
+    """Silent connections cannot fill the server, and a client that speaks is served."""
 
     async def main() -> None:
         limited = replace(security(authority.issue("server")), tls_handshake_timeout_s=600, max_unauthenticated=2)
@@ -394,7 +394,7 @@ def test_the_oldest_handshake_goes_when_there_are_too_many(loop_name: str, autho
 
 
 def test_only_tls_1_3(loop_name: str, authority: Authority) -> None:
-    """Neither side takes a peer of an older version."""
+    """Neither side accepts a peer of an older version."""
 
     async def main() -> None:
         tls = authority.issue("server")

@@ -1,4 +1,4 @@
-"""``TlsAcceptor``: a port that goes on to accept, whatever happens to one connection."""
+"""``TlsAcceptor``: a port that goes on accepting, whatever happens to one connection."""
 
 import asyncio
 import socket
@@ -54,7 +54,7 @@ def test_a_socket_that_cannot_accept_is_said_and_tried_again(
 def test_no_error_of_a_new_connection_goes_unseen(
     loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, fails_in: str
 ) -> None:
-    """Whatever it is: a bug of ours, or an error of the loop that is no OSError.  The port goes on to accept."""
+    """A bug of ours, or an error of the loop that is no OSError, is reported, and the port goes on accepting."""
     monkeypatch.setattr("netstack.transport.tls._PAUSE_S", 0)
 
     async def main() -> None:

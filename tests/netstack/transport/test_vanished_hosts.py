@@ -40,14 +40,14 @@ class Live(Inbox):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """The kernel tells nobody when it gives up to wait; the test's own limit ends this."""
+    """Wait until ``condition`` is true: the kernel tells nobody when it gives up.  The test's own limit ends this."""
     while not condition():  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_both_ends_notice_that_the_other_host_is_gone(loop_name: str) -> None:
-    """Each within the time, with an error that names it, long before its heartbeats are missed."""
+    """Each end gets an error that names the other one within the time, long before its heartbeats are missed."""
 
     async def main() -> None:
         ours, theirs = Live(), Live()
@@ -71,7 +71,8 @@ def test_both_ends_notice_that_the_other_host_is_gone(loop_name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_a_peer_whose_process_reads_nothing_is_no_host_that_is_gone(loop_name: str) -> None:
-    """Its receive buffer is full, and its kernel answers: Linux alone would end the connection by TCP_USER_TIMEOUT.
+    """A process whose receive buffer is full keeps its connection, for its kernel answers; Linux alone would end the
+    connection by TCP_USER_TIMEOUT.
 
     The kernel asks after 0.2 s, and then after twice as long each time: until a time T its longest silence is about T /
     2.  So the buffer must fill at once; messages that are flushed one by one take seconds on a slow machine.
@@ -130,7 +131,7 @@ HASTY = replace(CONFIG, security=replace(SECRET, handshake_timeout_s=0.2, failur
 
 @pytest.fixture
 def hasty_server() -> Iterator[ConnectionID]:
-    """A server on a thread of its own, which throws out who is silent for 0.2 s."""
+    """Start a server on a thread of its own, which cuts peers that are silent for 0.2 s."""
     loop = EventLoopThread.start("server")
     server = NetworkServer(HASTY, handlers(Live()))
     yield ConnectionID(*loop.submit(server.start("127.0.0.1", 0)).result(PATIENCE_S))
@@ -161,7 +162,7 @@ def test_a_dialler_that_stood_still_is_thrown_out_and_dials_again(loop_name: str
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_a_server_that_stood_still_throws_nobody_out(loop_name: str) -> None:
-    """Its timer fires late, before it has read what the peer sent meanwhile: that time does not count."""
+    """A server whose timer fires late, before it has read the peer's bytes, does not count that time as silence."""
 
     async def main() -> None:
         hold_s = [0.6]

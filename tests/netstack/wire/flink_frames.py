@@ -1,4 +1,4 @@
-"""Frames that Flink 2.3's own classes have sent, as ``python -m tests.flink.capture`` prints them; and one that nobody
+"""Frames that Flink 2.3's own classes have sent, as ``python -m tests.flink.capture`` prints them; and one that no peer
 should send.
 
 Side:   pure.

@@ -102,7 +102,7 @@ class HeapBuffer:
 
 
 class HeapAllocator:
-    """Has room for everything and remembers what it gave out."""
+    """Has room for everything and remembers its buffers."""
 
     def __init__(self) -> None:
         self.allocated: list[HeapBuffer] = []

@@ -145,8 +145,8 @@ BARRIER = "00000001 0000000000000001 0000000000000002"
 
 @pytest.mark.parametrize(("event", "golden", "data_type"), GOLDEN)
 def test_events_have_the_bytes_of_flink(event: Event, golden: str, data_type: DataType) -> None:
-    """EventSerializerTest: what is written is what Flink writes, what is read is what was written, and so is the mark
-    of its buffer.
+    """EventSerializerTest: events are written with Flink's bytes and read back equal, and so is the type of the
+    buffer.
     """
     assert serialize_event(event) == bytes.fromhex(golden)
     assert deserialize_event(memoryview(bytes.fromhex(golden))) == event
@@ -314,7 +314,7 @@ def test_what_follows_from_the_alignment(
     is_timeoutable: bool,
     needs_channel_state: bool,
 ) -> None:
-    """``CheckpointOptions`` of Flink: who waits, who overtakes, who may change its mind."""
+    """``CheckpointOptions`` of Flink: the alignment decides which barriers wait, overtake, or may become unaligned."""
     options = CheckpointOptions(alignment=alignment, aligned_timeout_ms=timeout_ms)
 
     assert (options.needs_alignment, options.is_unaligned) == (needs_alignment, is_unaligned)
@@ -376,7 +376,7 @@ def events(draw: st.DrawFn) -> AnnouncedEvent:
 
 @given(events(), st.integers(-(2**31), 2**31 - 1))
 def test_events_survive_the_wire(event: AnnouncedEvent, sequence_number: int) -> None:
-    """All fields, alone and announced."""
+    """All fields of an event arrive, also in an announcement."""
     announcement = EventAnnouncement(sequence_number, event)
 
     assert deserialize_event(memoryview(serialize_event(event))) == event

@@ -90,7 +90,7 @@ def data_header(
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_a_message_arrives_whole(message: Message) -> None:
-    """One frame, one message, nothing left over."""
+    """One frame is one message, and no byte is left over."""
     decoder = make_decoder()
 
     assert decoder.feed(frame_of(message)) == [message]
@@ -111,7 +111,7 @@ def test_a_message_arrives_byte_by_byte(message: Message) -> None:
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_a_message_may_be_cut_anywhere(message: Message) -> None:
-    """Two reads of any lengths, with a third one that holds another message."""
+    """Two reads of any lengths, with a third one that holds another message, give both messages."""
     frame = frame_of(message)
     for cut in range(1, len(frame)):
         decoder = make_decoder(staging_bytes=64)
@@ -139,7 +139,7 @@ FIXED_SIZES = {2: 97, 4: 25, 5: 9, 6: 29, 7: 25, 8: 25, 9: 29, 10: 29, 11: 33, 6
 def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header(
     message_id: int, difference: int
 ) -> None:
-    """Neither trailing bytes nor missing ones, and nobody waits for the body."""
+    """The frame is refused at its header, without waiting for its body."""
     length = FIXED_SIZES[message_id] + difference
 
     with pytest.raises(RemoteProtocolError, match=f"message id {message_id} has {length} bytes"):
@@ -147,7 +147,7 @@ def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header
 
 
 def test_one_read_may_hold_all_messages() -> None:
-    """In the order in which they were sent."""
+    """The messages of one read come in the order in which they were sent."""
     assert make_decoder().feed(b"".join(map(frame_of, ALL_MESSAGES))) == ALL_MESSAGES
 
 
@@ -276,7 +276,9 @@ def test_hist_1761_an_empty_buffer_is_a_message_like_any_other() -> None:
 
 
 def test_hist_10356_every_frame_consumes_the_length_that_it_declares() -> None:
-    """After any message the next one begins where its length says, so a body can neither borrow nor leave bytes."""
+    """After any message the next one begins where its length says, so that a body can neither borrow nor leave
+    bytes.
+    """
     for message in ALL_MESSAGES:
         decoder = make_decoder()
         frame = frame_of(message)
@@ -287,7 +289,7 @@ def test_hist_10356_every_frame_consumes_the_length_that_it_declares() -> None:
 
 @given(st.lists(st.sampled_from([*ALL_MESSAGES, *GONE_MESSAGES]), min_size=1, max_size=6), st.data())
 def test_hist_10742_no_buffer_is_lost_when_a_stream_breaks(messages: list[Message], data: st.DataObject) -> None:
-    """One byte is wrong, then the connection ends: every buffer is in a message or was given back, once."""
+    """Every buffer is in a message or was given back, once, after one byte was wrong and the connection ended."""
     stream = bytearray(b"".join(map(frame_of, messages)))
     stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
     allocator = ChoosyAllocator(GONE)
@@ -319,7 +321,7 @@ def test_hist_8768_a_frame_is_copied_once_however_it_comes() -> None:
 
 @given(st.lists(st.binary(max_size=80), max_size=8))
 def test_garbage_raises_only_documented_errors(parts: list[bytes]) -> None:
-    """Whatever a peer sends, nothing but ``RemoteProtocolError`` comes out."""
+    """Whatever a peer sends, only ``RemoteProtocolError`` is raised."""
     decoder = make_decoder()
     with contextlib.suppress(RemoteProtocolError):
         feed_in_parts(decoder, parts)
@@ -327,7 +329,7 @@ def test_garbage_raises_only_documented_errors(parts: list[bytes]) -> None:
 
 @given(st.lists(st.sampled_from(ALL_MESSAGES), min_size=1, max_size=4), st.data())
 def test_corrupted_streams_raise_only_documented_errors(messages: list[Message], data: st.DataObject) -> None:
-    """One byte flipped anywhere: other messages, an error or a longer wait, but nothing else, and bounded memory."""
+    """One flipped byte leads to other messages, an error or a longer wait, with bounded memory."""
     stream = bytearray(b"".join(map(frame_of, messages)))
     stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
     decoder = make_decoder(staging_bytes=64)
@@ -374,7 +376,7 @@ def test_corrupted_streams_raise_only_documented_errors(messages: list[Message],
     ],
 )
 def test_broken_frames_are_refused_as_early_as_they_are_known(stream: bytes, complaint: str) -> None:
-    """With the value that is wrong; for lengths, before the body is waited for."""
+    """The error has the wrong value; a wrong length is refused before its body arrives."""
     decoder = make_decoder()
 
     with pytest.raises(RemoteProtocolError, match=complaint):
@@ -466,7 +468,7 @@ def test_a_large_rest_is_read_in_place() -> None:
 
 
 def test_a_decoder_that_is_closed_gives_the_unfinished_buffer_back() -> None:
-    """Once."""
+    """The unfinished buffer is recycled once."""
     allocator = HeapAllocator()
     decoder = FedDecoder(allocator, max_data_frame_bytes=1024)
     decoder.feed(frame_of(response(b"payload"))[:50])
@@ -541,7 +543,9 @@ def test_only_accepted_messages_are_understood(accepted: frozenset[int], message
 
 
 def test_every_message_goes_to_one_side_or_belongs_to_the_handshake() -> None:
-    """The four sets are disjoint and leave nothing out: gates and those who offer understand one message more each."""
+    """The four sets of messages are disjoint and complete: gates and offering producers understand one message more
+    each.
+    """
     sets = (HANDSHAKE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, GATE_MESSAGE_IDS, {HEARTBEAT_ID})
     assert set().union(*sets) == ALL_MESSAGE_IDS == set(FRAME_BYTES)
     assert sum(map(len, sets)) == len(ALL_MESSAGE_IDS)
@@ -567,7 +571,7 @@ def test_more_messages_can_be_accepted_from_the_next_read_on() -> None:
 
 
 def test_a_message_that_is_on_its_way_when_the_rules_change_is_judged_by_the_new_ones() -> None:
-    """Its header is looked at again when more bytes come."""
+    """The header of such a message is looked at again when more bytes come."""
     decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024)
     decoder.feed(encode(Hello(1, 1, 0, bytes(32)))[:20])
 
@@ -621,7 +625,7 @@ def test_tiny_reads_cost_linear_work() -> None:
 
 
 def test_the_longest_frame_that_is_encoded_is_understood() -> None:
-    """One shared connection carries the channels of many tasks: no event of one may end it."""
+    """The longest event of one task does not end the connection that it shares with others."""
     event = TaskEventRequest(bytes(MAX_FRAME_BYTES - 89), PARTITION, RECEIVER)
 
     assert FedDecoder(max_data_frame_bytes=1024).feed(encode(event)) == [event]

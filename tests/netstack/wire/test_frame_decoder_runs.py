@@ -21,9 +21,7 @@ MAX = 2**31 - 1
 
 
 class RunAllocator(HeapAllocator):
-    """Gives at most ``max_per_run`` buffers at once, and ``num_left`` of them in all; remembers
-    what it was asked for.
-    """
+    """Gives at most ``max_per_run`` buffers at once, and ``num_left`` of them in all; remembers the requests."""
 
     def __init__(self, max_per_run: int = 1000, num_left: int = 1000) -> None:
         super().__init__()
@@ -96,7 +94,7 @@ def singles(messages: Sequence[Decoded]) -> list[object]:
 
 
 def run_lengths(messages: Sequence[Decoded]) -> list[int]:
-    """How many buffers came together; 1 for a message of its own."""
+    """Return how many buffers came together; 1 for a single message."""
     return [len(each.buffers) if isinstance(each, BufferRun) else 1 for each in messages]
 
 
@@ -144,7 +142,7 @@ def test_what_differs_ends_a_run() -> None:
     "allocator", [RunAllocator(0), RunAllocator(1), RunAllocator(2), RunAllocator(), RunAllocator(3, 5)]
 )
 def test_the_content_is_the_same_for_every_cut_and_every_allocator(allocator: RunAllocator) -> None:
-    """Fewer buffers than asked for, or none: the rest comes one by one."""
+    """With fewer buffers than asked for, or none, the rest comes one by one."""
     expected = singles(decoder_of(HeapAllocator()).feed(MIXED))
     max_per_run, num_left = allocator.max_per_run, allocator.num_left
 
@@ -162,7 +160,7 @@ def test_neither_cuts_nor_buffers_matter(cuts: list[int], max_per_run: int, num_
 
 
 def test_fewer_buffers_than_frames_take_the_backlog_of_their_last_one() -> None:
-    """Two buffers for four frames: the run ends there."""
+    """With two buffers for four frames, the run ends after two."""
     stream = b"".join(frame(number, backlog=9 - number) for number in range(4))
 
     messages = decoder_of(RunAllocator(2, 2)).feed(stream)
@@ -244,7 +242,7 @@ def test_a_read_full_of_small_buffers_that_nobody_takes_is_looked_at_once() -> N
 
 
 def test_the_next_read_asks_again() -> None:
-    """There may be credit by then."""
+    """A refused allocator is asked again at the next read: there may be credit by then."""
     allocator = RunAllocator(1000, 0)
     decoder = decoder_of(allocator)
     decoder.feed(frame(0) + frame(1))

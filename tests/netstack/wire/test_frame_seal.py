@@ -18,7 +18,7 @@ NO_SEAL = "does not bear the peer's seal: it was corrupted, repeated, dropped, r
 
 
 def sealed(frames: list[bytes], key: bytes = KEY) -> list[bytes]:
-    """Each frame with its seal."""
+    """Return each frame with its seal."""
     seal = FrameSeal(key, "tests")
     return [each + seal.sign(*parts(each)) for each in frames]
 
@@ -106,7 +106,9 @@ def test_a_sealed_message_may_be_cut_anywhere(message: Message) -> None:
 def test_sealed_runs_are_the_same_for_every_cut(
     cuts: list[int], max_per_run: int, num_left: int, staging_bytes: int
 ) -> None:
-    """Whatever the allocator gives at once, and with payloads that the socket reads into their buffers itself."""
+    """Any cut gives equal runs, however many buffers the allocator gives, even if the socket reads payloads into their
+    buffers itself.
+    """
     plain = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048)
     decoder = decoder_of(RunAllocator(max_per_run, num_left), staging_bytes=staging_bytes, direct_read_bytes=50)
 
@@ -117,7 +119,7 @@ def test_sealed_runs_are_the_same_for_every_cut(
 
 @pytest.mark.parametrize("position", range(9))
 def test_a_run_with_one_changed_frame_is_not_delivered(position: int) -> None:
-    """Its buffers are recycled at once."""
+    """The buffers of the run are recycled at once."""
     frames = sealed([frame(number) for number in range(9)])
     frames[position] = frames[position].replace(b"payload", b"PAYLOAD")
     allocator = RunAllocator()
@@ -206,7 +208,7 @@ def test_a_changed_stream_ends_before_its_first_changed_frame(data: st.DataObjec
 
 
 def test_every_flipped_bit_of_a_frame_is_found() -> None:
-    """At once, or with the frames behind it, if the flipped bit is one of the length."""
+    """A flipped bit is found at once, or, in a length, with the frames after it."""
     first, *others = sealed([frame(0), *[frame(number) for number in range(1, 40)]])
     for bit in range(8 * len(first)):
         changed = bytearray(first)

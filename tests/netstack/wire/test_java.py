@@ -51,7 +51,7 @@ def test_the_length_takes_two_bytes() -> None:
 
 @given(st.text())
 def test_texts_survive_the_wire(text: str) -> None:
-    """Whatever characters they hold."""
+    """Texts of any characters are read as they were written."""
     encoded = encode_utf(text)
 
     assert decode_utf(memoryview(encoded)) == (text, len(encoded))
@@ -77,7 +77,9 @@ def without_types(stream: bytes) -> bytes:
 
 
 def test_a_class_with_too_many_fields_is_not_walked() -> None:
-    """One small frame announces 65,535 fields, five times: their walk would hold the loop for half a second."""
+    """A small frame that announces 65,535 fields, five times, is given up: their walk would hold the loop for half a
+    second.
+    """
     assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)], "why"))))[0] == "Crafted"
     assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65)], "why")))) == ("", None)
     assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65_535)] * 5, "why")))) == (

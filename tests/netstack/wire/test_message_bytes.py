@@ -1,4 +1,4 @@
-"""Frames of every message: golden bytes, lengths, and what is refused on both sides."""
+"""Frames of every message: golden bytes, lengths, and refusals on both sides."""
 
 import struct
 
@@ -199,7 +199,7 @@ def test_an_error_code_of_a_later_version_is_unknown_and_keeps_its_text() -> Non
 def test_what_flink_says_of_its_errors_is_understood(
     throwable: str, code: ErrorCode, text: str, receiver: InputChannelID | None
 ) -> None:
-    """The class decides what its receiver does, the message is for people; a nested cause may have it."""
+    """The class decides what the receiver does, the message is for people; a nested cause may have the class."""
     body = bytes.fromhex(throwable) + (b"\0" if receiver is None else b"\x01" + receiver)
 
     assert decode_body(1, memoryview(body)) == ErrorResponse(code, text, receiver)
@@ -207,7 +207,7 @@ def test_what_flink_says_of_its_errors_is_understood(
 
 @pytest.mark.parametrize(("throwable", "code", "text"), THROWABLES_OF_FLINK)
 def test_a_throwable_that_breaks_off_is_reported_as_far_as_it_goes(throwable: str, code: ErrorCode, text: str) -> None:
-    """Cut anywhere, nothing is read that is not there, and no other error comes out."""
+    """A throwable that is cut anywhere is read up to the cut, and raises no other error."""
     whole = bytes.fromhex(throwable)
     for num_bytes in range(4, min(len(whole), 1500)):
         message = decode_body(1, memoryview(whole[:num_bytes] + b"\0"))
@@ -225,7 +225,7 @@ def test_a_throwable_that_breaks_off_is_reported_as_far_as_it_goes(throwable: st
 def test_no_text_is_taken_for_something_else(
     text: str, receiver: InputChannelID | None, about: InputChannelID | None
 ) -> None:
-    """Neither for a mark, nor for a receiver that is not there: an error of ours is compared as a whole."""
+    """An error of ours is compared as a whole: its text is taken neither for a mark nor for a receiver."""
     message = ErrorResponse(ErrorCode.PROTOCOL, text, receiver, about)
 
     assert decode_body(1, memoryview(encode(message))[9:]) == message
@@ -261,7 +261,7 @@ def test_a_java_throwable_is_skipped_and_its_receiver_found(end: bytes, receiver
 
 
 def test_a_one_inside_a_java_throwable_is_no_receiver() -> None:
-    """A throwable for the whole connection ends with the stream's last byte and a zero, whatever stands 17 bytes
+    """A throwable for the whole connection ends with the stream's last byte and a zero, whatever byte is 17 bytes
     before.
     """
     body = JAVA[:6] + b"\x01" + b"z" * 14 + b"p" + b"\0"
@@ -281,7 +281,7 @@ def test_a_java_stream_with_an_unusual_end_still_finds_its_receiver() -> None:
 
 
 def test_long_error_texts_are_cut_between_characters() -> None:
-    """A receiver refuses frames of more than 1 MiB, so the text is bounded; what is left is valid text."""
+    """A text is cut to valid text, since receivers refuse frames of more than 1 MiB."""
     frame = encode(ErrorResponse(ErrorCode.INTERNAL, "x" + "€" * 100_000, None))
 
     message = decode_body(1, memoryview(frame)[9:])
@@ -299,7 +299,7 @@ def test_a_text_that_is_no_unicode_is_readable_enough() -> None:
 
 @given(credit=st.integers(1, 2**31 - 1), lower=st.integers(-(2**63), 2**63 - 1), upper=st.integers(-(2**63), 2**63 - 1))
 def test_numbers_and_ids_survive_the_wire(credit: int, lower: int, upper: int) -> None:
-    """All 32 and 64 bits are kept."""
+    """All 32 and 64 bits arrive."""
     message = AddCredit(input_channel_id(lower, upper), credit)
     frame = encode(message)
 
@@ -313,7 +313,7 @@ RECEIVERS = st.none() | st.binary(min_size=16, max_size=16).map(InputChannelID)
 def test_errors_survive_the_wire(
     text: str, code: ErrorCode, receiver: InputChannelID | None, about: InputChannelID | None
 ) -> None:
-    """Text, code and both receivers come back, whatever characters and bytes they hold."""
+    """Text, code and both receivers arrive, whatever characters and bytes they hold."""
     message = ErrorResponse(code, text.encode("utf-8", "replace").decode(), receiver, about)
 
     frame = encode(message)
@@ -329,7 +329,7 @@ def test_errors_survive_the_wire(
 def test_garbage_behind_the_magic_number_of_java_is_harmless(
     garbage: bytes, throwable: bytes, data: st.DataObject
 ) -> None:
-    """Whatever a peer calls a throwable, it is an error without sense, or refused."""
+    """Garbage in the place of a throwable gives an error without meaning, or is refused."""
     at = data.draw(st.integers(4, len(throwable)))
     for body in (
         throwable[:4] + garbage,

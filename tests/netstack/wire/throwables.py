@@ -1,4 +1,4 @@
-"""Serialized throwables: what Flink 2.3.0 (Java 17) wrote, and what it was seen to read."""
+"""Serialized throwables: the bytes that Flink 2.3.0 (Java 17) wrote, and those that it was seen to read."""
 
 from netstack.ids import input_channel_id
 from netstack.wire.messages import ErrorCode, ErrorResponse
