@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def measuring(
     values: Sequence[float], calls: list[str], name: str, *, more_is_better: bool = True
 ) -> Callable[[str], list[Figure]]:
-    """A gauge that gives one value after the other, and writes down that it was called."""
+    """Return a gauge that gives one value after the other, and writes down that it was called."""
     following = iter(values)
 
     def measure(gauge: str) -> list[Figure]:

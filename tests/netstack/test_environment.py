@@ -110,7 +110,7 @@ def wait_for_next(gate: SingleInputGate) -> BufferOrEvent:
 
 
 def read_all(gate: SingleInputGate) -> list[bytes]:
-    """Every channel's bytes until the gate is finished; data ends are acknowledged."""
+    """Return every channel's bytes until the gate is finished; acknowledge the ends of data."""
     received: dict[int, bytearray] = {}
     while not gate.is_finished:
         found = wait_for_next(gate)

@@ -15,14 +15,14 @@ NUM_BUFFERS = 1024
 
 
 def take(pool: LocalBufferPool, subpartition: int = -1) -> MemorySegment:
-    """A segment that is there."""
+    """Take a segment; there must be a free one."""
     segment = pool.request_segment_nowait(subpartition)
     assert segment is not None
     return segment
 
 
 def builder_of(pool: LocalBufferPool, subpartition: int = -1) -> BufferBuilder | None:
-    """A builder on a free segment, or None."""
+    """Return a builder on a free segment, or None."""
     segment = pool.request_segment_nowait(subpartition)
     return None if segment is None else BufferBuilder(segment, pool.recycler(subpartition))
 

@@ -51,7 +51,7 @@ def talk(client: Handshake, server: Handshake) -> list[HandshakeMessage]:
 
 
 def at(phase: HandshakePhase, role: Role) -> Handshake:
-    """A machine of ``role`` that has come to ``phase`` in the ordinary way."""
+    """Return a machine of ``role`` that has come to ``phase`` in the ordinary way."""
     machine, peer = make(role), make(Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER)
     if phase is HandshakePhase.NEW:
         return machine
@@ -438,13 +438,13 @@ def test_the_key_is_not_the_secret() -> None:
 
 
 def dial(gate: GateIdentity = GATE, token: bytes | None = None) -> Handshake:
-    """A producer with the token for ``gate``, or with another one."""
+    """Return a producer with the token for ``gate``, or with another one."""
     key = derive_key(gate_token(SECRET, gate) if token is None else token)
     return Handshake(Role.PRODUCER, key, b"d" * 32, gate=gate)
 
 
 def listen() -> Handshake:
-    """A server that knows the secret and has one gate."""
+    """Return a server that knows the secret and has one gate."""
     keys = {GATE: derive_key(gate_token(SECRET, GATE))}
     return Handshake(Role.PRODUCER, KEY, b"p" * 32, gate_key=keys.get)
 

@@ -87,7 +87,7 @@ class RecordingClient:
                 self.orders.append(("acknowledge", channel.index))
 
     def credit(self, channel: RemoteInputChannel) -> None:
-        """The channel has credit to announce."""
+        """Order the announcement of the channel's credit."""
         self.orders.append(("credit", channel.index))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
@@ -111,19 +111,19 @@ def remote_channel(
 
 
 def room_of(channel: RemoteInputChannel) -> NetworkBuffer | None:
-    """A buffer for one data buffer of the sender, whose credit is spent; None without credit."""
+    """Return a buffer for one data buffer of the sender, whose credit is spent; None without credit."""
     return channel.allocate(channel.max_buffer_bytes, DataType.DATA_BUFFER, is_compressed=False)
 
 
 def data(
     channel: RemoteInputChannel, sequence_number: int, content: bytes = b"data", backlog: int = 0
 ) -> BufferResponse:
-    """A data buffer on its way to ``channel``, which has given room for it."""
+    """Return a data buffer on its way to ``channel``, which has given room for it."""
     return _response(channel, sequence_number, content, DataType.DATA_BUFFER, backlog)
 
 
 def event(channel: RemoteInputChannel, sequence_number: int, what: Event) -> BufferResponse:
-    """An event on its way to ``channel``."""
+    """Return an event on its way to ``channel``."""
     return _response(channel, sequence_number, serialize_event(what), event_data_type(what), 0)
 
 

@@ -36,7 +36,7 @@ class ManualTimers:
         return len(self._due)
 
     def ring(self) -> None:
-        """The first one is due."""
+        """Make the first due call."""
         self._due.pop(0)()
 
 
@@ -50,5 +50,5 @@ class ManualStateChecker:
         self.asked.append((partition_id, on_result))
 
     def answer(self, state: ProducerState) -> None:
-        """The oldest question is answered."""
+        """Answer the oldest question."""
         self.asked.pop(0)[1](state)

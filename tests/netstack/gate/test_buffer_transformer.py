@@ -32,7 +32,7 @@ def test_the_drain_flag(it: RemoteGate, modes: tuple[StopMode, StopMode], expect
 
 
 def compressed(it: RemoteGate, content: bytes) -> None:
-    """A compressed buffer arrives on channel 0."""
+    """Deliver a compressed buffer on channel 0."""
     smaller = BufferCompressor().compress(NetworkBuffer.unpooled(content, DataType.DATA_BUFFER))
     assert smaller.is_compressed
     channel = it.gate.channels[0]

@@ -43,7 +43,7 @@ class Victim:
         self.server._security = security
 
     async def check_unharmed(self) -> None:
-        """The friend is served as ever, a new friend too, and no stranger reached a handler."""
+        """Check that the friend and a new friend are served, and that no stranger reached a handler."""
         self.friend.write_and_flush(AddCredit(RECEIVER, 7))
         assert await self.inbox.messages.get() == AddCredit(RECEIVER, 7)
         another = await connect(self.config, self.address, handlers(Inbox()), timeout_s=PATIENCE_S)
@@ -124,7 +124,7 @@ async def stranger(address: ConnectionID) -> AsyncIterator[Stranger]:
 
 @asynccontextmanager
 async def impostor(answer: bytes | None) -> AsyncIterator[ConnectionID]:
-    """A server that gives each client one ``answer`` (empty: it hangs up; None: the client's own bytes)."""
+    """Run a server that gives each client one ``answer`` (empty: it hangs up; None: the client's own bytes)."""
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

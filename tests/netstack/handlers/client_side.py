@@ -72,7 +72,7 @@ class Client:
         num_exclusive: int = EXCLUSIVE,
         state_checker: PartitionStateChecker | None = None,
     ) -> SingleInputGate:
-        """A gate with one channel, which was requested."""
+        """Return a gate with one channel, which was requested."""
         gate, _ = self.open_channels(
             number, num_floating=num_floating, num_exclusive=num_exclusive, state_checker=state_checker
         )
@@ -85,7 +85,7 @@ class Client:
         num_exclusive: int = EXCLUSIVE,
         state_checker: PartitionStateChecker | None = None,
     ) -> tuple[SingleInputGate, list[RemoteInputChannel]]:
-        """A gate with a channel for each number; they were requested."""
+        """Return a gate with a channel for each number; they were requested."""
         gate = SingleInputGate(f"consumer {numbers[0]}", state_checker=state_checker)
         channels = []
         for index, number in enumerate(numbers):
@@ -134,7 +134,7 @@ def response(
     backlog: int = 0,
     is_compressed: bool = False,
 ) -> bytes:
-    """The frame of a ``BufferResponse``."""
+    """Return the frame of a ``BufferResponse``."""
     header = header_of_buffer(receiver_of(number), 0, sequence_number, backlog, data_type, is_compressed, len(payload))
     return header + payload
 

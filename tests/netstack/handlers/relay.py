@@ -52,7 +52,7 @@ class Relay:
 
 @asynccontextmanager
 async def relaying() -> AsyncIterator[tuple[Relay, ConnectionID]]:
-    """The relay and the address that it listens at."""
+    """Run a relay; the block gets it and the address that it listens at."""
     relay, ended = Relay(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -330,7 +330,7 @@ class WatchedView:
 def watched(
     server: DirectServer, partition: ResultPartition, *, credit: int, on_poller: Callable[[], object] = nothing
 ) -> tuple[CreditBasedSequenceNumberingViewReader, WatchedView]:
-    """A reader of ``partition``, made as for a request, and its view."""
+    """Return a reader of ``partition``, made as for a request, and its view."""
     reader = CreditBasedSequenceNumberingViewReader(request(credit=credit), server.queue)
     server.queue.add_reader(reader)
     view = WatchedView(partition.create_subpartition_view(0, reader))
@@ -368,7 +368,7 @@ def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer)
 
 
 def assert_is_free(turn: Turn) -> None:
-    """The calling thread is another one than the one that may have it."""
+    """Assert that the turn is free; the calling thread must be another one than the one that may have it."""
     assert turn.acquire(blocking=False), "the main thread still has it"
     turn.release()
 

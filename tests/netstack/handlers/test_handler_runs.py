@@ -29,7 +29,7 @@ class CountingServer(ServerSide):
         self._has_runs = has_runs
 
     def open(self, number: int = 0, *, receiver: int = 1, credit: int = 8) -> CreditBasedSequenceNumberingViewReader:
-        """The reader of a request."""
+        """Return the reader of a request."""
         self.receive(request(number, receiver=receiver, credit=credit))
         reader = self.queue._readers[receiver_of(receiver)]
         poll_run = reader._poll_run

@@ -44,7 +44,7 @@ class Rig:
         self.loop.advance(duration_ms / 1000)
 
     def reading(self) -> RemoteInputChannel:
-        """A channel over this connection."""
+        """Return a channel over this connection."""
         client = NetworkOfferedPartitionClient(self.handler, self.loop)
         channel = RemoteInputChannel(SingleInputGate("task"), 0, PARTITION, 0, InputChannelID(bytes(16)), client)
         self.handler.request_subpartition(channel)

@@ -61,7 +61,7 @@ class ClosingInbox(Inbox):
 
 @asynccontextmanager
 async def between() -> AsyncIterator[Ends]:
-    """A relay that holds the very address: the server's own list of addresses has it."""
+    """Run a relay that holds the very address: the server's own list of addresses has it."""
     async with relaying() as (relay, entrance):
         security = replace(SECURITY, authorities=frozenset({str(entrance)}))
         inbox, client_inbox = ClosingInbox(), ClosingInbox()

@@ -102,7 +102,7 @@ class Arena(BufferRecycler):
 def barrier(
     checkpoint_id: int = 1, options: CheckpointOptions | None = None, *, has_priority: bool = False
 ) -> BufferConsumer:
-    """An aligned barrier that blocks, unless ``options`` say something else."""
+    """Return an aligned barrier that blocks, unless ``options`` say something else."""
     event = CheckpointBarrier(checkpoint_id, 0, options or CheckpointOptions())
     return BufferConsumer.of_event(serialize_event(event), event_data_type(event, has_priority=has_priority))
 

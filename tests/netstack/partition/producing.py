@@ -79,7 +79,7 @@ def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
 
 
 def sizes(view: ResultSubpartitionView) -> list[int]:
-    """The sizes of all that can be polled; the buffers are recycled."""
+    """Return the sizes of all that can be polled; the buffers are recycled."""
     found_sizes = []
     while (found := view.next_buffer()) is not None:
         found_sizes.append(found.buffer.size)
@@ -132,7 +132,7 @@ class Producing:
         self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)], -1)
 
     def poll(self, index: int) -> int:
-        """The size of the next element."""
+        """Return the size of the next element."""
         found = self.views[index].next_buffer()
         assert found is not None, f"nothing to poll in {self.partition!r}"
         found.buffer.recycle()

@@ -32,7 +32,7 @@ SIZE = 64
 
 
 def blocked() -> Reading:
-    """A subpartition whose reader stands behind an aligned barrier."""
+    """Return a subpartition whose reader stands behind an aligned barrier."""
     it = Reading()
     it.subpartition.add(barrier())
     it.poll()

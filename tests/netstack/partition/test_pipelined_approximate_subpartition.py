@@ -29,7 +29,7 @@ class Approximate:
         return view
 
     def add(self, content: bytes, partial_record_length: int = 0) -> None:
-        """A finished buffer."""
+        """Add a finished buffer."""
         builder = self.arena.builder(SIZE)
         builder.append_and_commit(content)
         builder.finish()

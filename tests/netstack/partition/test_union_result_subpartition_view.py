@@ -34,7 +34,7 @@ class Union:
             self.view.add_view(index, view)
 
     def add(self, index: int, content: bytes, *, is_clear_end: bool = True) -> None:
-        """A finished buffer, whose end is the end of a record or perhaps not."""
+        """Add a finished buffer, whose end is the end of a record or perhaps not."""
         builder = self.arena.builder(16)
         builder.append_and_commit(content)
         builder.finish()

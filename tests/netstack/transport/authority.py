@@ -25,7 +25,7 @@ class Authority:
     ca: trustme.CA
 
     def issue(self, name: str, *identities: str) -> TlsConfig:
-        """A new identity of this CA."""
+        """Issue a new identity of this CA."""
         files = [self.folder / f"{name}-{part}.pem" for part in ("certificate", "key", "ca")]
         certificate = self.ca.issue_cert(*(identities or ("127.0.0.1", "localhost")))
         for index, blob in enumerate(certificate.cert_chain_pems):

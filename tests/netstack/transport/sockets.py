@@ -83,7 +83,7 @@ class Inbox(ChannelHandler):
 
 
 def handlers(last: ChannelHandler, config: NetstackConfig = CONFIG) -> Callable[[], tuple[ChannelHandler, ...]]:
-    """A factory for one pipeline that ends with ``last``."""
+    """Return a factory for one pipeline that ends with ``last``."""
     return lambda: (MessageEncoder(), MessageDecoder(config, HeapAllocator()), last)
 
 
@@ -94,7 +94,7 @@ async def dialled(
     config: NetstackConfig = CONFIG,
     client_config: NetstackConfig | None = None,
 ) -> AsyncIterator[NetworkChannel]:
-    """A channel that is connected to a server of its own; both are closed at the end, also if the test fails.
+    """Connect a channel to a server of its own; both are closed at the end, also if the test fails.
 
     Both ends have one config unless the client's is given.
     """
@@ -129,7 +129,7 @@ class CountedBuffer:
 
 @asynccontextmanager
 async def raw_peer(config: NetstackConfig = CONFIG) -> AsyncIterator[tuple[NetworkChannel, Inbox, socket.socket]]:
-    """A channel whose peer is a plain socket, which reads only when the test does."""
+    """Connect a channel to a plain socket, which reads only when the test does."""
     loop = asyncio.get_running_loop()
     inbox = Inbox()
     with socket.socket() as listening:

@@ -60,7 +60,7 @@ class _Capture(ChannelHandler):
 
 @asynccontextmanager
 async def connected(config: NetstackConfig = CONFIG) -> AsyncIterator[Pair]:
-    """A connected pair; closed at the end."""
+    """Connect a pair, which is closed at the end."""
     client_inbox, server_inbox, capture = Inbox(), Inbox(), _Capture()
 
     def server_handlers() -> Sequence[ChannelHandler]:

@@ -118,7 +118,7 @@ class HeapAllocator:
 
 
 def content(message: object) -> bytes:
-    """The payload of a ``BufferResponse`` that has one."""
+    """Return the payload of a ``BufferResponse`` that has one."""
     assert isinstance(message, BufferResponse)
     assert message.buffer is not None
     return bytes(message.buffer.view)
@@ -131,7 +131,7 @@ def response(
     is_compressed: bool = False,
     partial_sizes: tuple[int, ...] = (),
 ) -> BufferResponse:
-    """A ``BufferResponse`` with this payload."""
+    """Return a ``BufferResponse`` with this payload."""
     return BufferResponse(
         RECEIVER,
         4,
@@ -164,7 +164,7 @@ def header_of_buffer(
     is_compressed: bool,
     size_bytes: int,
 ) -> bytes:
-    """The header of a ``BufferResponse`` without partial sizes."""
+    """Return the header of a ``BufferResponse`` without partial sizes."""
     numbers = subpartition, 0, sequence_number, backlog, data_type, is_compressed, size_bytes
     return BUFFER_RESPONSE_HEADER.pack(
         BUFFER_RESPONSE_HEADER_BYTES + size_bytes, MAGIC, BUFFER_RESPONSE_ID, receiver, *numbers
@@ -172,7 +172,7 @@ def header_of_buffer(
 
 
 def frame_of(message: Message) -> bytes:
-    """The frame of any message."""
+    """Return the frame of any message."""
     if not isinstance(message, BufferResponse):
         return encode(message)
     payload, sizes = content(message), message.partial_sizes

@@ -59,7 +59,7 @@ def decode(frame: bytes) -> BufferResponse:
 
 
 def replay(listener: socket.socket, frames: Sequence[bytes], is_over: threading.Event) -> None:
-    """A server that answers the first request with these frames, and stays connected."""
+    """Run a server that answers the first request with these frames, and stays connected."""
     decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=4096)
     decoder.accept(SERVER_MESSAGE_IDS)
     connection, _ = listener.accept()
@@ -77,7 +77,7 @@ def replay(listener: socket.socket, frames: Sequence[bytes], is_over: threading.
 
 @contextmanager
 def gate_of(frames: Sequence[bytes]) -> Iterator[SingleInputGate]:
-    """A gate whose one producer sends these frames."""
+    """Open a gate whose one producer sends these frames."""
     is_over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener, StandaloneNetwork(CONFIG) as network:
         listener.settimeout(PATIENCE_S)
@@ -93,7 +93,7 @@ def gate_of(frames: Sequence[bytes]) -> Iterator[SingleInputGate]:
 
 
 def read(frames: Sequence[bytes]) -> tuple[list[bytes], list[Event]]:
-    """The buffers and events that the gate gives."""
+    """Return the buffers and events that the gate gives."""
     buffers, events = [], []
     with gate_of(frames) as gate:
         while (found := gate.get_next(PATIENCE_S)) is not None:
