@@ -87,7 +87,7 @@ class RecordingClient:
                 self.orders.append(("acknowledge", channel.index))
 
     def credit(self, channel: RemoteInputChannel) -> None:
-        """Order the announcement of the channel's credit."""
+        """Record the order to announce the channel's credit."""
         self.orders.append(("credit", channel.index))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
