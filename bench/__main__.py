@@ -88,7 +88,7 @@ def main() -> int:
     try:
         for case in CASES if options.case == "all" else [options.case]:
             results.extend(written(case, options, rest))
-    finally:  # a case that fails takes nothing of the others along
+    finally:  # a case that fails does not lose the figures of the others
         if options.markdown is not None and results:
             options.markdown.write_text(
                 markdown([json.loads(result.to_json()) for result in results]), encoding="utf-8"

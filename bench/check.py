@@ -38,7 +38,7 @@ from bench.rounds import tell
 
 NUM_PAIRS: Final = 9
 NUM_DECIDING_PAIRS: Final = 25
-MIN_CPU_S: Final = 0.3  # a figure for which less was done, such as the memory at the end of a job, is none of its own
+MIN_CPU_S: Final = 0.3  # a value that took less, such as the memory at the end of a job, gets no figure of CPU s
 MIN_RATIO: Final = 0.97
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _TIMEOUT_S: Final = 900.0

@@ -33,7 +33,7 @@ class Process:
     Life cycle: a context manager; leaving it ends the process.
     """
 
-    # How one is started: as ``subprocess.Popen`` does it.  The tests fork those that they have many of.
+    # Starts one, like ``subprocess.Popen``.  Tests that need many processes replace it by a fork.
     starter: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
 
     def __init__(

@@ -26,7 +26,7 @@ from bench.jobs import checked_work, columns, pairs, window_sum_columns, words
 from bench.jobs.pipeline import Deployment
 from flowlet.logs import configure_logging
 
-# Sizes make a run about a second long; what a run needs besides (processes, a proof) takes as long again.
+# Sizes make a run about a second long; the rest of a run (processes, a proof) takes as long again.
 NUM_WORDS: Final = 3_000_000
 NUM_STATE_WORDS: Final = 1_000_000
 NUM_PAIRS: Final = 2_000_000

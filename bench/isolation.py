@@ -181,7 +181,7 @@ def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> 
             time.sleep(window_s)
             end_ns, after = time.monotonic_ns(), [ProcessUse.of(tm.pid).rss_bytes for tm in cluster.task_managers]
             if job.status().is_globally_terminal_state():
-                job.wait()  # which says why
+                job.wait()  # raises the job's error
             os.close(release_fd)  # end of file: the stalled consumer goes on
             release_fd = -1
     finally:

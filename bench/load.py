@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-# User nice system idle iowait irq softirq steal; what follows is contained in user and nice.
+# User nice system idle iowait irq softirq steal; the later fields are contained in user and nice.
 _NUM_BUSY_FIELDS: Final = 8
 _NOT_BUSY: Final = (3, 4)  # idle, iowait
 CALIBRATION_ROUNDS: Final = 5

@@ -42,8 +42,8 @@ ONE_BY_ONE: Final = ("q0", "q1", "q2", "q13")  # their events may come again
 NUM_EVENTS: Final = 500_000
 QUICK_EVENTS: Final = 2_000
 NUM_MADE: Final = 100_000
-_CYCLES: Final = 8  # so much more is given to queries that look at one event after the other, which are quick
-NUM_PEER_RECORDS: Final = {"bytewax": _CYCLES * NUM_EVENTS, "pyflink": 200_000}  # what takes some seconds
+_CYCLES: Final = 8  # times as many events for queries that look at one event after the other, which are quick
+NUM_PEER_RECORDS: Final = {"bytewax": _CYCLES * NUM_EVENTS, "pyflink": 200_000}  # enough for some seconds
 PEERS: Final = (*words.NAMES, "by-hand")
 
 

@@ -31,7 +31,7 @@ USER: Final = "users' functions"
 BENCH: Final = "the bench's source and sink"
 UNKNOWN: Final = "other"
 _SOURCES_AND_SINKS: Final = ("bench/jobs/checked.py", "bench/jobs/checked_work.py", "bench/jobs/work.py")
-# Modules are loaded, the records of the sources are made.
+# Work before the clock starts: modules are loaded, the records of the sources are made.
 _BEFORE_THE_CLOCK: Final = ("importlib._bootstrap", "create_reader (")
 _STANDARD: Final = {"copy.py": "copy", "pickle.py": "pickle", "cloudpickle.py": "pickle", "copyreg.py": "pickle"}
 
@@ -85,7 +85,7 @@ class ProfiledCluster(Cluster):
         try:
             with self._profilers:
                 for profiler, output in self._outputs:
-                    # First py-spy, then what it looks at: a process that ends while it is traced is never reaped if its
+                    # First py-spy, then the traced processes: one that ends while it is traced is never reaped if its
                     # tracer hangs.
                     profiler.send(signal.SIGINT)
                     profiler.expect_success(_END_TIMEOUT_S)

@@ -40,7 +40,7 @@ NUM_RECORDS: Final = 1_000_000
 QUICK_RECORDS: Final = 4_000
 NUM_MADE: Final = 100_000
 NUM_PEER_RECORDS: Final = {"bytewax": 300_000, "pyflink": 40_000}
-# A line of text counts as so many lines of the others: it has ten words, each of which is a record.
+# A line of text counts as this many lines of the other programs: each of its ten words is a record.
 _NUM_WORDS_LIKE: Final = 5
 _CUSTOMERS: Final = Input("bench.jobs.made_lines:customer_line", 10_000, 10_000)
 _LINES: Final = {  # of both forms

@@ -16,7 +16,7 @@ from bench.report import Result
 from bench.transport import orders
 
 MAX_WARM_UPS: Final = 10
-NUM_LEVEL: Final = 2  # so many runs in a row that are not quicker than all before by more than STILL_RISING
+NUM_LEVEL: Final = 2  # level: this many runs in a row are not quicker than all before by more than STILL_RISING
 STILL_RISING: Final = 1.03
 
 

@@ -491,7 +491,7 @@ def resident_bytes() -> int:
 
 
 if __name__ == "__main__":
-    # By this name: the tasks of jobs would have copies of the classes and lists of a main program.
+    # Imported by its name: the tasks of jobs would get copies of the classes and lists of a main program.
     from bench import scale
 
     print(json.dumps(scale.grow(*sys.argv[2:]) if sys.argv[1] == "grow" else scale.hold(*sys.argv[2:])))

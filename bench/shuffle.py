@@ -21,7 +21,7 @@ from bench.peers.pairs import NAMES, contenders
 from bench.report import Result
 from bench.rounds import Contender, compare
 
-# Figures that the table of results has no line for are left out unless they are asked for.
+# Figures without a line in the table of results are measured only on request.
 JOBS: Final = (("int", "lambdas"), ("int", "sum"), ("str", "sum"))
 QUICK_KEYS: Final = {"int": Keys("int", 100, 2000), "str": Keys("str", 20_000, 20_000)}
 _QUICK_PAIRS: Final = 60_000

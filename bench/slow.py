@@ -50,14 +50,14 @@ from flowlet.errors import FlowletError
 from flowlet.graph.stream_graph import StreamGraph
 
 LIMIT_S: Final = 10.0
-RESULTS_S: Final = 1.5  # so long results are watched before the first barrier
+RESULTS_S: Final = 1.5  # how long results are watched before the first barrier
 NUM_BARRIERS: Final = 3
 QUICK_RESULTS_S: Final = 0.3
 QUICK_BARRIERS: Final = 1
 CHECKPOINT_INTERVAL_MS: Final = 200
 OVERHEAD_MS: Final = 10.0
 BUFFER_TIMEOUT_MS: Final = 100.0
-FACTOR: Final = 3.0  # over so many times what is owed, a wait is a fault
+FACTOR: Final = 3.0  # a wait of more than three times the owed one is a fault
 FIGURES: Final = ("barrier", "result", "last call", "end")
 
 
@@ -325,7 +325,7 @@ def result_ms(received: "Received", beats: Beats, limit_s: float) -> float:
     """Return the longest way of a result, in ms; wait for the oldest one that is late.  Infinity: above ``limit_s``."""
     oldest_ns = beats.emitted_at(received.number)
     waiting_ns = time.monotonic_ns() - oldest_ns if oldest_ns else 0
-    if waiting_ns > 1e6 * BUFFER_TIMEOUT_MS:  # it is late: how late?
+    if waiting_ns > 1e6 * BUFFER_TIMEOUT_MS:  # it is late: wait for it, to see how late
         number, deadline_ns = received.number, oldest_ns + int(limit_s * 1e9)
         if not wait_until(lambda: received.number > number, max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)):
             return math.inf
@@ -384,7 +384,7 @@ class Received:
     """The results that came, read by a thread of its own."""
 
     def __init__(self) -> None:
-        self.number = 0  # Written by the reading thread, as the other one.
+        self.number = 0  # Written by the reading thread, like ``longest_ns``.
         self.longest_ns = 0
 
     def read(self, results: CloseableIterator) -> None:

@@ -55,7 +55,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "OFF",
 }
-# Empties every connection, one after the other, and says how much it was.
+# Empties every connection, one after the other, and prints the number of bytes.
 _DRAIN: Final = """
 import socket, threading
 server = socket.create_server(("127.0.0.1", 0))

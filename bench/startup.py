@@ -32,14 +32,14 @@ from bench.report import Result
 from bench.transport import orders
 
 CASES: Final = {"1 process": 1, "2 TaskManagers": 2}
-# An installed package is compiled; a checkout is by its first program, unless it was told not to.
+# An installed package is compiled; a checkout is compiled by its first program, unless that is switched off.
 _UNSET: Final = ("FLOWLET_JOBMANAGER", "FLOWLET_LOCAL", "PYTHONDONTWRITEBYTECODE")
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _TIMEOUT_S: Final = 60.0
 _SQUARES: Final = [number * number for number in range(10)]
 _UNIT: Final = "import numpy"
 _HELLO: Final = ("-m", "bench.jobs.hello")
-# What is compared, as arguments of Python.
+# The compared commands, as arguments of Python.
 COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     _UNIT: ("-c", "import numpy"),
     "import flowlet.datastream": ("-c", "import flowlet.datastream"),
@@ -51,7 +51,7 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "hello twice, parallelism 2": (*_HELLO, "2", "2"),
 }
 _BYTEWAX: Final = "Bytewax: hello"
-# A second execution is what two cost more than one.
+# The cost of a second execution: the cost of two less the cost of one.
 _DIFFERENCES: Final = {
     f"second execute(), parallelism {parallelism}": (
         f"hello twice, parallelism {parallelism}",

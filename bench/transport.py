@@ -43,7 +43,7 @@ SECONDS: Final = 2.0
 QUICK_SECONDS: Final = 0.2
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 60.0
-# With one channel nothing else is under way: 8 buffers, the default, are too few to keep both processes busy.
+# One channel alone: 8 buffers, the default, are too few to keep both processes busy.
 CREDITS_OF_ONE_CHANNEL: Final = 64  # of 16, 24, 32, 48 and 64 the one that kept both processes busiest
 CASES: Final = {
     "raw": Setting("raw"),

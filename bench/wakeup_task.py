@@ -110,7 +110,7 @@ class ProbedTask(GateFedStreamTask):
         self._error: BaseException | None = None  # Written by the task thread.
 
     def _run_default_action(self, controller: MailboxProcessor) -> None:
-        # Now: the next record would overwrite it once this one is polled.
+        # Read now: the next record would overwrite it once this one is polled.
         self._at_gate_ns = self._channel.last_activity_ns
         self._action_ns = time.monotonic_ns()
         self.num_actions += 1

@@ -159,7 +159,7 @@ def in_java(cluster: FlinkCluster, rows: Rows, parallelism: int) -> Run:
         FlinkError: it failed.
         WrongOutputError: its output is wrong.
     """
-    window_sum_columns.expected(rows)  # not while others are measured
+    window_sum_columns.expected(rows)  # computed now, not during the measured run
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:
         options = {"parallelism": parallelism, "count": rows.num_rows, "keys": rows.num_keys, "folder": name}
         with ForeignLoad() as load:

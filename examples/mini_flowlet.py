@@ -302,9 +302,9 @@ class CountTask(Task):
             for word in json.loads(content):
                 self._before_each(word)
                 self.counts[word] += 1
-            self._job.call(self._job.receiver.add_credit, 1)  # only now: the buffer is free again
+            self._job.call(self._job.receiver.add_credit, 1)  # only now: the words are counted
         elif kind == BARRIER:
-            # All words ahead of the barrier are counted, and none behind it: the other half of the cut.
+            # All words before the barrier are counted, and none after it: the other half of the cut.
             (checkpoint_id,) = struct.unpack("!I", content)
             self._job.acknowledge(checkpoint_id, counts=dict(self.counts))
         else:
@@ -402,7 +402,7 @@ def main() -> None:
     stands_still.wait()
     job.counter.kill()
     job.source.kill()
-    permits.release(BUFFER_RECORDS)  # it ends between two buffers
+    permits.release(BUFFER_RECORDS)  # the counter ends between two buffers, so let it finish the current one
     lost = job.close()
     print(f"Killed after {sum(lost.values())} words.  The next attempt goes on behind word {kept.position}.")
 

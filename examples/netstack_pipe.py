@@ -65,7 +65,7 @@ def receive(address: ConnectionID, copy: Path, secret: bytes) -> int:
                 found.buffer.recycle()  # one credit for the sender; the view is invalid from here on
             elif isinstance(found.event, EndOfData):
                 print(f"all data received: {num_bytes} bytes")
-        gate.close()  # earlier, this would cancel the transfer
+        gate.close()  # before the end, this would cancel the transfer
     return num_bytes
 
 

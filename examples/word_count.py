@@ -316,7 +316,7 @@ def count_on(
     job = results.job_client
     kill = kill_task_manager if cluster is None else cluster.replace_job_manager
     with results, Observer(job, view):
-        # Of running counts the last one stays.
+        # Counts are running: the last one of each word is the result.
         final = dict(kill_after_first(results, kill) if options.kill_one else results)
         document = job.metrics()
     return sorted(final.items(), key=lambda pair: (-pair[1], pair[0])), document

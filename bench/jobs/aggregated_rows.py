@@ -119,7 +119,7 @@ def rate(rows: Rows, backend: str) -> float:
     chunks, counts = rows.chunks()
     with closing(BACKENDS[backend](context)) as states:
         ctx = OperatorContext("bench", 0, 1, NUM_GROUPS, "rows", key_context=context, keyed_state=states)
-        # Nothing else of the output is called.
+        # The operators call no other method of the output.
         operator.setup(ctx, StandaloneOutput("rows", output, ctx.counters))  # type: ignore[arg-type]
         operator.open()
         middle = len(chunks) // 2

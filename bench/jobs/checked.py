@@ -26,7 +26,7 @@ from flowlet.records import Chunk
 
 START_PREFIX: Final = "start-"
 _SINK_PREFIX: Final = "sink-"
-# How far a subtask's share may be from the average; if keys were less even than that, a check would fail.
+# How far a subtask's share may be from the average; with keys that are less even, a check would fail.
 _UNEVENNESS: Final = 0.3
 
 
@@ -64,7 +64,7 @@ class SinkReport:
     end_ns: int
     last: dict[Any, Any]
     increments: dict[Any, list[int]] = field(default_factory=dict)
-    first_ns: int = 0  # when the first record came, where somebody noted it
+    first_ns: int = 0  # when the first record came; 0: not noted
 
 
 @dataclass(frozen=True)

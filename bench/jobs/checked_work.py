@@ -22,7 +22,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import Source
 from flowlet.records import Chunk
 
-RECORDS_PER_CHUNK: Final = 1000  # what the engine's own sources give; not measured here
+RECORDS_PER_CHUNK: Final = 1000  # as the engine's own sources give; not measured here
 _LONGS: Final = 1 << 64
 _READERS_PER_INPUT: Final = 1000  # the files of several inputs' readers have different names
 

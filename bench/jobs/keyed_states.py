@@ -29,7 +29,7 @@ NUM_GROUPS: Final = DEFAULT_MAX_PARALLELISM
 _SAMPLE: Final = 1000
 _SEED: Final = 1
 
-# What makes a back end of a subtask that has all key groups.
+# Makes a back end of a subtask that has all key groups.
 Backend = HeapKeyedStateBackend | RocksDBKeyedStateBackend
 MakeBackend = Callable[[KeyContext], Backend]
 _Snapshot = tuple[float, float, KeyedStateSnapshot]  # milliseconds of both parts

@@ -23,7 +23,7 @@ from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 NUM_CLOSED: Final = 10  # auctions of a seller whose prices are averaged
 NUM_TOP: Final = 10
-AT_THE_END: Final = 2**63 - 1  # the watermark behind the last event
+AT_THE_END: Final = 2**63 - 1  # the watermark after the last event
 ANY: Final = Types.PICKLED_BYTE_ARRAY()
 TRIPLE: Final = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
 

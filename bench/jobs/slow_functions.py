@@ -132,7 +132,7 @@ class Kind:
     unit_ms: float
     has_results: bool = True
     limit_s: float = 10.0
-    settle_s: float = 0.0  # so long after the first call it is known whether the job restarts
+    settle_s: float = 0.0  # how long after the first call it is known whether the job restarts
     stops_threads: bool = False  # whether no other thread of the process runs meanwhile
     # Whether seconds of records lie in front of each barrier, so that barriers have to overtake them.
     has_full_input: bool = False

@@ -21,7 +21,7 @@ from flowlet.datastream.window import TimeWindow, TumblingEventTimeWindows
 WINDOW_MS: Final = 5_000
 RECORDS_PER_MS: Final = 50
 DELAY_MS: Final = 3_000
-FIRST_MS: Final = 1_000_000  # a window starts there; nothing is before zero
+FIRST_MS: Final = 1_000_000  # a window starts there; delayed times stay above zero
 FACTOR: Final = 7_919  # a prime: numbers times it look scattered
 AMOUNTS: Final = 997
 PAIR: Final = Types.TUPLE([Types.STRING(), Types.LONG()])

@@ -42,7 +42,7 @@ from flowlet.records import Chunk
 
 NUM_DISTINCT: Final = 10_000
 WORDS_PER_LINE: Final = 10
-LINES_PER_CHUNK: Final = 800  # 8,000 words, what columns like best; with 200 it is about 10 % slower
+LINES_PER_CHUNK: Final = 800  # 8,000 words, the best size for columns; with 200 it is about 10 % slower
 MADE_WORDS: Final = 1_000_000
 NUM_WORDS: Final = 10_000_000
 QUICK_WORDS: Final = 200_000
@@ -197,7 +197,7 @@ FORMS: Final[dict[str, Callable[[DataStream], DataStream]]] = {
     "state": in_state,
     "state-list": in_state_list,
 }
-_DECLARED: Final = ("sum", "columns")  # what they do is declared, so that their results may be columns
+_DECLARED: Final = ("sum", "columns")  # declared operations, whose results may be columns
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def run_once(work: Work, num_processes: int) -> Run:
         ProcessError: it failed.
         WrongOutputError: its results differ from those of the plain loop.
     """
-    checked_work.expected(work)  # not while others are measured
+    checked_work.expected(work)  # computed now, not during the measured run
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:
         folder = Path(name)
         options = json.dumps({"work": work.as_options(), "folder": name})

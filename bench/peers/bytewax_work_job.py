@@ -22,7 +22,7 @@ from bytewax.testing import cluster_main
 
 from bench.jobs.work import Collected, Input, Work, imported
 
-RECORDS_PER_BATCH = 1000  # as our sources; not measured
+RECORDS_PER_BATCH = 1000  # like our sources; not measured
 
 
 class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not installed here

@@ -133,7 +133,7 @@ def _loop(steps: tuple[Step, ...], outputs: Outputs) -> Callable[[Iterator[Any],
             depth += line.startswith("for ")
     ends = ("text, number = value", _LAST if outputs is Outputs.LAST else _SUM, "num_outputs += 1")
     lines += [" " * depth + line for line in ends]
-    # As defaults they are local variables, which is as quick as a call can be.
+    # As defaults the names are local variables, the quickest way to call them.
     lines[0] = f"def loop(records, numbers, {', '.join(f'{name}={name}' for name in names)}):"
     exec("\n".join([*lines, " return num_outputs"]), names)
     loop: Callable[[Iterator[Any], dict[str, int]], int] = names["loop"]

@@ -60,7 +60,7 @@ def run_once(work: Work, form: Form = Form.PLAIN) -> Run:
         ProcessError: it failed.
         WrongOutputError: another process gave other results.
     """
-    checked_work.expected(work)  # not while others are measured
+    checked_work.expected(work)  # computed now, not during the measured run
     command = [sys.executable, "-P", str(_SCRIPT), form.name, json.dumps(work.as_options())]
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name, ForeignLoad() as load:
         with Process(command, log=Path(name, "loop.log"), environment={"PYTHONPATH": str(ROOT)}) as process:

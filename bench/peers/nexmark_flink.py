@@ -44,7 +44,7 @@ def run_once(cluster: FlinkCluster, work: Work) -> Run:
         FlinkError: it failed.
         WrongOutputError: its results differ from those of the plain loop.
     """
-    checked_work.expected(work)  # not while others are measured
+    checked_work.expected(work)  # computed now, not during the measured run
     (events,) = work.inputs
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:
         folder = Path(name)

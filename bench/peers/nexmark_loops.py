@@ -126,7 +126,7 @@ def q8(events: Events) -> Found:
         elif isinstance(event, Auction):
             start, name = joined.get(event.seller, (None, ""))
             if start == event.date_time - event.date_time % WINDOW_MS:
-                del joined[event.seller]  # each is told once
+                del joined[event.seller]  # each is counted once
                 sums[f"{event.seller} {name}"] = start
                 num_outputs += 1
     return Found(num_outputs, sums)

@@ -90,7 +90,7 @@ def run_once(cluster: FlinkCluster, work: Work) -> Run:
         ProcessError: it failed.
         WrongOutputError: its results differ from those of the plain loop.
     """
-    checked_work.expected(work)  # not while others are measured
+    checked_work.expected(work)  # computed now, not during the measured run
     with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as name:
         folder = Path(name)
         files = [_lines_file(work, number, folder) for number in range(len(work.inputs))]

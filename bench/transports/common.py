@@ -30,15 +30,15 @@ class Setting:
 
     transport: str
     num_channels: int = 1
-    num_credits: int = 8  # per channel; other transports bound what is under way by this, where they can
+    num_credits: int = 8  # per channel; other transports bound their buffers under way by this, where they can
     compare_all: bool = False
     # The network stack: emit records, which are copied into buffers, instead of filling buffers in place.
     is_copied: bool = False
-    # Of the sockets; None: the kernel's for raw ones, for the network stack its own choice.
+    # Of the sockets; None: for raw ones the kernel's, for the network stack its own choice.
     congestion_control: str | None = None
     switch_interval_ms: float = 0.1
     cpus: tuple[int, int] | None = None  # of producer and consumer; None: wherever the kernel likes
-    calls_folder: str | None = None  # count function calls, and write there which; the network stack only
+    calls_folder: str | None = None  # count function calls, and write the table there; the network stack only
 
     def to_json(self) -> str:
         """Return the setting for the command line of a child."""

@@ -43,7 +43,7 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
     with open_partition(setting, listening) as (loop, partition), counted(setting, "producer", loop):
         payload = bytes(source.new_buffer())
         element = bytearray(StreamElementSerializer().serialize(Chunk([payload])))
-        # The labels are put into the serialized record: what serializes records is not measured here.
+        # The labels are put into the serialized record: serializing is not measured here.
         start = element.index(payload)
         view = memoryview(element)
         record = [view[start : start + BUFFER_BYTES]]

@@ -21,7 +21,7 @@ PARTITION: Final = ResultPartitionID(
     execution_attempt_id(b"bench transport.", b"the producer....", 0, 0),
 )
 TIMEOUT_S: Final = 30.0
-_IS_POISONED: Final = is_debug()  # what is freed is overwritten
+_IS_POISONED: Final = is_debug()  # freed segments are overwritten
 
 
 def network_config(setting: Setting) -> NetstackConfig:
@@ -31,7 +31,7 @@ def network_config(setting: Setting) -> NetstackConfig:
         segment_size_bytes=BUFFER_BYTES,
         network_memory_bytes=max(64 * 1024 * 1024, num_segments * BUFFER_BYTES),
         exclusive_buffers_per_channel=setting.num_credits,
-        max_buffers_per_channel=max(10, setting.num_credits),  # what the receiver takes, the sender may hold
+        max_buffers_per_channel=max(10, setting.num_credits),  # the sender may hold as many as the receiver takes
         congestion_control=setting.congestion_control,
         security=SecurityConfig.hmac(bytes(32)),  # as between TaskManagers; it costs one round trip per connection
     )

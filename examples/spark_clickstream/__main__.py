@@ -120,7 +120,7 @@ class Watch:
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         if kind is not None:
-            self._results.close()  # nothing is pushed any more, and the job would wait for ever
+            self._results.close()  # without further pushes the job would wait for ever
         self._threads[1].join()
         self._is_over.set()
         self._threads[0].join()
