@@ -38,9 +38,7 @@ def network() -> Iterator[NetworkBufferPool]:
 
 @pytest.fixture
 def pool(network: NetworkBufferPool) -> LocalBufferPool:
-    """A pool with a guarantee of one and no limit, cut down to one for the start, like ``new
-    LocalBufferPool(networkBufferPool, 1)``.
-    """
+    """A pool with a guarantee of one and no limit, cut down to one for the start, as in LocalBufferPoolTest."""
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=None)
     set_num_buffers(pool, 1)
     assert pool.num_available == 1

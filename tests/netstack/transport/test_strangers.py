@@ -59,7 +59,7 @@ async def knock(
 
 @pytest.mark.parametrize("num_said", [40, 200])
 def test_a_stranger_costs_no_task_and_no_large_piece_of_memory(loop_name: str, num_said: int) -> None:
-    """A stranger costs neither in the middle of a hello nor after an answered one."""
+    """A stranger costs no task and little memory, in the middle of a hello and after an answered one."""
 
     async def main() -> None:
         async with listening() as at:
