@@ -103,7 +103,7 @@ def test_three_percent_are_allowed(ratio: float, is_slower: bool) -> None:
 
 
 def test_a_figure_that_looks_slower_gets_more_pairs_and_they_decide() -> None:
-    """Nine pairs at 0.9, then sixteen at 1.0: not slower."""
+    """Nine pairs at 0.9 and then sixteen at 1.0 are not slower."""
     calls: list[str] = []
 
     [found] = compare(

@@ -58,7 +58,7 @@ def test_a_case_that_fails_its_own_verdict_exits_with_one(monkeypatch: pytest.Mo
 
 
 def test_what_a_function_says_is_seen_by_the_bench(tmp_path: Path) -> None:
-    """Through a file that both have in memory."""
+    """The bench sees the calls and results of a function through a file that both have in memory."""
     with Beats.made(tmp_path / "beats") as beats:
         of_function = Beats(tmp_path / "beats")
         before = beats.has_begun, beats.emitted_at(0)

@@ -107,7 +107,9 @@ SOURCES: list[dict[str, list[int]]] = [{"a": [2, 4], "b": [3]}, {"a": [5]}]
 
 @pytest.mark.parametrize("first", [[2, 7, 11], [5, 7, 11], [2, 6, 11]])
 def test_records_of_two_sources_may_come_in_any_order_that_keeps_that_of_each(tmp_path: Path, first: list[int]) -> None:
-    """One source sends (a, 2), (a, 4), (b, 3), the other one (a, 5)."""
+    """Records (a, 2), (a, 4), (b, 3) of one source and (a, 5) of another may come in any order that keeps that of each
+    source.
+    """
     reports = report_of(tmp_path, [[*(("a", value) for value in first), ("b", 3)]], inspects_all=True)
 
     check_increments(reports, SOURCES)

@@ -126,7 +126,7 @@ def test_try_build_makes_no_empty_buffer() -> None:
 
 
 def test_skip_moves_the_reader() -> None:
-    """Skipped bytes are not built; more than committed cannot be skipped."""
+    """Skipped bytes are not built, and no more than the committed ones can be skipped."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"abcdef")
@@ -256,7 +256,7 @@ def test_a_copy_of_what_is_gone_is_refused() -> None:
 
 
 def test_one_event_serves_many_subpartitions() -> None:
-    """Broadcast of events: one payload, a consumer for each; each is read once."""
+    """A broadcast event has one payload and a consumer for each subpartition, which reads it once."""
     event = BufferConsumer.of_event(b"\0\0\0\1", DataType.EVENT_BUFFER)
     copies = [event, *(event.copy() for _ in range(2))]
 
@@ -286,7 +286,7 @@ def test_a_consumer_of_a_complete_buffer() -> None:
 
 
 def test_the_start_of_a_data_buffer_is_known() -> None:
-    """Partial records may be skipped only there."""
+    """The start of a data buffer, where partial records may be skipped, is known."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"abc")

@@ -217,7 +217,7 @@ def test_what_the_peer_claims_is_checked_before_memory_is_allocated(content: byt
 
 @given(content=st.one_of(st.binary(max_size=600), st.lists(st.sampled_from([b"abc", b"0", b"\0" * 40])).map(b"".join)))
 def test_every_content_survives(content: bytes) -> None:
-    """Compressed or not, one reference in, one out, and never larger."""
+    """Any content survives, compressed or not, with one reference in and one out, and never larger."""
     buffer, recycler = make_buffer(content)
 
     result = BufferCompressor().compress(buffer)

@@ -108,7 +108,7 @@ def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(
 def test_buffers_and_builders_come_from_the_pool_and_go_back(
     network: NetworkBufferPool, bounded: LocalBufferPool
 ) -> None:
-    """Whole segments, recycled by their last holder."""
+    """Buffers and builders have whole segments, which their last holder recycles."""
     buffer, builder = bounded.request_buffer_nowait(), builder_of(bounded)
     assert buffer is not None
     assert builder is not None

@@ -53,7 +53,7 @@ def test_a_second_recycle_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_recycled_buffer_cannot_be_used() -> None:
-    """Reading, retaining and slicing all say so."""
+    """Reading, retaining and slicing a recycled buffer are errors."""
     buffer, _ = make_buffer()
     buffer.recycle()
 
@@ -100,7 +100,7 @@ def test_a_slice_outside_the_buffer_is_refused(offset: int, size: int) -> None:
 
 
 def test_an_unpooled_buffer_is_the_bytes_themselves() -> None:
-    """Events live outside of every pool and are no data."""
+    """An unpooled buffer, such as an event, is outside of every pool, and an event is no data."""
     buffer = NetworkBuffer.unpooled(b"\0\0\0\0", DataType.END_OF_PARTITION)
 
     found = (bytes(buffer.view), buffer.size, buffer.is_buffer, buffer.data_type, buffer.is_compressed)
@@ -133,7 +133,9 @@ def test_a_lease_counts_its_holders() -> None:
 
 @given(moves=st.lists(st.booleans(), max_size=40))
 def test_the_segment_goes_home_exactly_when_the_count_reaches_zero(moves: list[bool]) -> None:
-    """Any sequence of retains and releases: home at zero, once, and an error after it."""
+    """After any sequence of retains and releases the segment returns at zero, once, and a further release is an
+    error.
+    """
     recycler = CollectingRecycler()
     lease = BufferLease(MemorySegment(memoryview(bytearray(1))), recycler)
     count = 1
@@ -151,7 +153,7 @@ def test_the_segment_goes_home_exactly_when_the_count_reaches_zero(moves: list[b
 
 @pytest.mark.slow
 def test_racing_holders_send_the_segment_home_once(tiny_switch_interval: None) -> None:
-    """Eight threads that retain and recycle never lose and never double a reference."""
+    """Eight threads that retain and recycle neither lose nor double a reference."""
     buffer, recycler = make_buffer()
     holders = [buffer.retain() for _ in range(8)]
 

@@ -131,7 +131,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(ten: NetworkBufferPool) -> Non
 
 
 def test_unpooled_segments_are_all_or_nothing(ten: NetworkBufferPool) -> None:
-    """Eleven of ten are refused, and so is one that is promised to a pool."""
+    """A request for eleven of ten segments is refused, and so is one for a segment that is guaranteed to a pool."""
     pool = ten.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
 
     with pytest.raises(InsufficientNetworkBuffersError, match="required 8, but only 7 available"):

@@ -151,7 +151,7 @@ TestPoolMachine.settings = settings(max_examples=50, stateful_step_count=40)
 
 @pytest.mark.slow
 def test_racing_pools_starve_nobody(tiny_switch_interval: None) -> None:
-    """Six writers on six pools and eight segments, blocking requests: all end and nothing is lost."""
+    """Six writers on six pools and eight segments, with blocking requests, all end, and no segment is lost."""
     network = NetworkBufferPool(8, 8)
     pools = [network.create_buffer_pool(owner=str(index), num_required=1, max_buffers=4) for index in range(6)]
 

@@ -179,7 +179,7 @@ def test_an_abandoned_buffer_cannot_be_used() -> None:
 
 
 def test_callers_are_told_from_the_inside_out() -> None:
-    """Function, file and line, without the buffer classes themselves."""
+    """Callers are listed by function, file and line, without the buffer classes themselves."""
     text = describe(callers())
 
     assert text.startswith("test_callers_are_told_from_the_inside_out (test_segment_ledger.py:")

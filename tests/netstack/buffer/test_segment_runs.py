@@ -114,7 +114,7 @@ def test_the_maximum_of_a_subpartition_is_not_reached_by_more_than_one(num_held:
 
 
 def test_an_overdraft_is_one_segment() -> None:
-    """Beyond the size of the pool nothing is taken along."""
+    """A request beyond the size of the pool gets one segment."""
     it = Fixture(4, max_overdraft=2)
     other = it.network.create_buffer_pool(owner="other", num_required=1, max_buffers=1)
     set_num_buffers(it.pool, 2)

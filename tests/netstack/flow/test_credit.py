@@ -23,7 +23,7 @@ def test_what_is_granted_can_be_spent_and_no_more() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, -(2**31)])
 def test_a_grant_below_one_is_the_peers_error(bad: int) -> None:
-    """AddCredit must grant at least one."""
+    """An AddCredit of less than one is an error of the peer."""
     credit = SenderCredit(1)
 
     with pytest.raises(RemoteProtocolError, match=f"granted {bad} credits"):

@@ -145,7 +145,9 @@ def test_connecting_twice_and_a_short_nonce_are_bugs_of_ours() -> None:
 
 @pytest.mark.parametrize("stranger", ENDS)
 def test_another_secret_is_a_wrong_proof(stranger: Role) -> None:
-    """Whichever end has it; the server notices first, and then has said nothing that depends on its secret."""
+    """A wrong secret at either end is noticed by the server first, which has said nothing that depends on its
+    secret.
+    """
     keys = {role: derive_key(bytes(32)) if role is stranger else KEY for role in ENDS}
     client, server = make(Role.CONSUMER, keys[Role.CONSUMER]), make(Role.PRODUCER, keys[Role.PRODUCER])
 

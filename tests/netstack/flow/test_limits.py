@@ -10,7 +10,7 @@ from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
 
 
 def test_what_is_written_to_a_writable_channel_does_not_count() -> None:
-    """However much it is."""
+    """Messages to a writable channel do not count, however many they are."""
     budget = ReplyBudget()
 
     assert all(budget.spend(10_000, is_writable=True) for _ in range(10 * MAX_WAITING_REPLIES))

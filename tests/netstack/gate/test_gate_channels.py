@@ -234,7 +234,7 @@ def test_a_check_of_the_producer_that_fails_is_the_error_of_the_channel(
 
 
 def test_orders_go_to_their_channel(it: RemoteGate) -> None:
-    """Resume and acknowledgement to one, buffer sizes and task events to all."""
+    """Resumptions and acknowledgements go to one channel, buffer sizes and task events to all."""
     it.gate.resume_consumption(1)
     it.gate.acknowledge_all_records_processed(0)
     it.gate.announce_buffer_size(300)
@@ -256,7 +256,7 @@ def test_orders_go_to_their_channel(it: RemoteGate) -> None:
 
 
 def test_hist_24738_ended_channels_hear_of_no_buffer_size(it: RemoteGate) -> None:
-    """Released before, or just now: the others hear of it."""
+    """A channel that ended before, or just now, gets no buffer size; the others do."""
     it.receive_event(0, EndOfPartition())
     it.poll()
     it.gate.announce_buffer_size(300)
@@ -285,7 +285,7 @@ def watch(channel: InputChannel, calls: list[tuple[str, int, object]]) -> None:
 
 
 def test_checkpoints_reach_every_channel(it: RemoteGate) -> None:
-    """Start and stop."""
+    """Start and stop of a checkpoint reach every channel."""
     calls: list[tuple[str, int, object]] = []
     for channel in it.gate.channels:
         watch(channel, calls)

@@ -133,7 +133,7 @@ def test_a_later_priority_event_that_is_told_of_while_one_is_polled_counts(it: R
 
 
 def test_outdated_numbers_are_told_apart_across_the_wrap(it: RemoteGate) -> None:
-    """F22: after 2^31 - 1 comes -2^31."""
+    """F22: numbers are compared across the wrap: after 2^31 - 1 comes -2^31."""
     channel = it.gate.channels[0]
     seen = []
     for last, number in ((2**31 - 1, -(2**31)), (-(2**31), 2**31 - 1), (-5, -6), (-6, -5), (7, 7)):

@@ -249,7 +249,7 @@ def test_producers_that_wait_hear_of_the_end_of_the_gate(end: str) -> None:
 
 
 def test_gates_share_what_producers_may_have() -> None:
-    """However a channel ends, and with the gate, its room is another one's."""
+    """The room of a channel is free for other gates, however the channel ends, and when its gate ends."""
     quota = ProducerQuota(40, 2, 10)
     one, other = Rig(quota=quota), Rig(quota=quota)
     one.offer(0)

@@ -126,7 +126,7 @@ def test_channels_are_added_in_order_and_before_the_request(it: Fixture) -> None
 
 
 def test_a_gate_only_moves_on(it: Fixture) -> None:
-    """Requests and closes once, and never requests after the close."""
+    """A gate requests and closes once, and never requests after the close."""
     gate = SingleInputGate("odd")
     client = RecordingClient()
     gate.add_channel(remote_channel(gate, client, it.network, is_requested=False))
@@ -173,7 +173,7 @@ def test_availability_follows_the_queue(it: Fixture) -> None:
 
 
 def test_a_callback_may_poll(it: Fixture) -> None:
-    """Futures are completed outside the lock."""
+    """No lock is held while futures are completed, so that a callback may poll."""
     found: list[BufferOrEvent] = []
     it.gate.available_future().add_done_callback(lambda: found.append(it.poll()))
 
@@ -192,7 +192,7 @@ def test_more_available_tells_whether_to_poll_on(it: Fixture) -> None:
 
 
 def test_a_notification_without_data_is_harmless(it: Fixture) -> None:
-    """Twice or without reason: the poll finds nothing, and the gate is not available."""
+    """After a repeated or needless notification the poll finds no data, and the gate is not available."""
     it.gate.notify_channel_non_empty(it.remote[0])
     it.gate.notify_channel_non_empty(it.remote[0])
 
@@ -350,7 +350,7 @@ def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
 
 
 def test_a_channels_error_is_raised_when_its_turn_comes(it: Fixture) -> None:
-    """Others are read in their turns; it is raised again at the next one."""
+    """A channel's error is raised at each of its turns, and the others are read in their turns."""
     it.receive(0)
     it.remote[1].on_error(ConnectionLostError("gone"))
     it.receive(0)

@@ -173,7 +173,7 @@ def test_a_task_event_goes_upstream(both: BothSides) -> None:
 
 
 def test_a_buffer_size_that_the_consumer_announces_is_kept_by_the_producer(both: BothSides) -> None:
-    """Smaller buffers from the next one on; announced before the partition is there it is ignored."""
+    """An announced size makes the producer's next buffers smaller; it is ignored before the partition is there."""
     gate = both.client.open_gate(1, num_floating=8)
     gate.announce_buffer_size(300)
     both.pump()
@@ -259,7 +259,7 @@ def test_a_failed_producer_is_the_error_of_its_consumer_only(both: BothSides) ->
 
 
 def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
-    """Over the greatest signed 32-bit integer and on; sent and expected as Java would."""
+    """Sequence numbers go on after the greatest signed 32-bit integer, sent and expected as in Java."""
     partition = both.server.partition(1)
     _, [channel] = both.client.open_channels(1)
     partition._subpartitions[0]._sequence_number = 2**31 - 2  # type: ignore[attr-defined]  # as if that many had been sent

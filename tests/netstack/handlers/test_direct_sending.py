@@ -196,7 +196,7 @@ def test_a_little_is_sent_by_the_thread_that_flushes(server: DirectServer) -> No
 
 
 def test_without_credit_the_loop_sends_when_some_comes(server: DirectServer) -> None:
-    """Numbers go on where the direct ones ended."""
+    """The loop's numbers go on where the direct ones ended."""
     partition = server.partition()
     server.receive(request(credit=1))
     emit(partition, b"one")

@@ -119,7 +119,7 @@ def test_the_wire_shows_no_difference(first: int) -> None:
 
 
 def test_one_pass_stops_at_the_batch_limit(server: CountingServer) -> None:
-    """16 segments of bytes per pass; each run at most what fits into a gather write, rounded up."""
+    """A pass sends 16 segments of bytes, and a run at most as many as fit into a gather write, rounded up."""
     partition = server.partition()
     server.open(credit=60)
     fill(partition, 40)

@@ -154,7 +154,9 @@ def open_reader_of(server: ServerSide) -> CreditBasedSequenceNumberingViewReader
 def test_hist_13245_cancel_in_every_state_of_the_reader(
     server: ServerSide, state: Callable[[ServerSide, ScriptedView], None]
 ) -> None:
-    """Queued or not, the view is found and released exactly once, also if the connection ends right after."""
+    """In every state the view of a cancelled reader is released exactly once, also if the connection ends right
+    after.
+    """
     view = ScriptedView(*[DATA] * 5)
     open_reader(server, view, credit=2)
     state(server, view)
@@ -183,7 +185,7 @@ def test_hist_13245_cancel_of_a_request_that_waits(server: ServerSide) -> None:
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.0, TIMEOUT_S - 0.001])
 def test_hist_1954_9413_25055_a_partition_that_comes_late_is_served(server: ServerSide, delay_s: float) -> None:
-    """Asked first, registered within the timeout: the data comes, at once, without another request."""
+    """The data of a partition that is registered within the timeout comes at once, without another request."""
     server.receive(request())
     server.loop.advance(delay_s)
 
@@ -214,7 +216,7 @@ def test_hist_1954_9413_25055_a_partition_that_comes_too_late_is_asked_for_again
 def test_hist_1954_9413_25055_registered_at_the_tick_of_the_timeout(
     server: ServerSide, is_registered_first: bool
 ) -> None:
-    """Whichever comes first wins, and exactly one of them answers."""
+    """Exactly one of registration and timeout answers, whichever comes first."""
     server.receive(request())
     server.loop.advance(TIMEOUT_S - 0.001)
 

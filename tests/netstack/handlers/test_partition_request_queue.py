@@ -286,7 +286,7 @@ def test_what_was_under_way_when_the_producer_failed_is_no_mistake(server: Serve
 
 
 def test_a_lost_connection_frees_every_subpartition(server: ServerSide) -> None:
-    """Producers are not held up by a consumer that is gone."""
+    """A lost consumer does not hold up its producers."""
     partition = server.partition()
     server.receive(request(credit=1))
 
@@ -450,7 +450,7 @@ def test_credit_that_overflows_ends_the_flow_to_its_receiver_only(server: Server
 
 
 def test_a_cancelled_reader_leaves_its_place_in_the_queue(server: ServerSide) -> None:
-    """Cancelled while it waits for the socket: its turn never comes, the neighbour's does."""
+    """A reader that is cancelled while it waits for the socket never gets its turn; the neighbour does."""
     for number in (0, 1):
         fill(server.partition(number), 6)
         server.receive(request(number, receiver=number + 1, credit=6))

@@ -47,7 +47,7 @@ def only_error(server: ServerSide) -> ErrorResponse:
 
 
 def test_a_request_waits_for_its_partition(server: ServerSide) -> None:
-    """Asked first, registered later: the data comes, and no timer is left."""
+    """A request before the registration is answered with data, and no timer is left."""
     server.receive(request(credit=2))
     assert server.sent() == []
 
@@ -213,7 +213,7 @@ def test_the_acknowledgement_reaches_the_partition(server: ServerSide) -> None:
 
 @pytest.mark.parametrize("message", [AckAllUserRecordsProcessed(receiver_of(7)), ResumeConsumption(receiver_of(7))])
 def test_an_order_of_a_stranger_is_answered_without_receiver(server: ServerSide, message: object) -> None:
-    """Unknown receivers are the peer's bug; the connection stays open."""
+    """An order of an unknown receiver is an error of the peer; the connection stays open."""
     server.receive(message)
 
     error = only_error(server)
@@ -237,7 +237,7 @@ def test_a_close_request_closes(server: ServerSide) -> None:
     "message", [ErrorResponse(ErrorCode.INTERNAL, "boom", None), BacklogAnnouncement(receiver_of(1), 3)]
 )
 def test_messages_that_are_not_served_are_refused_by_name(server: ServerSide, message: object) -> None:
-    """Never ignored: the peer would wait for ever."""
+    """An unserved message is refused by name: if it were ignored, the peer would wait for ever."""
     server.receive(message)
 
     error = only_error(server)
@@ -282,7 +282,7 @@ def test_a_partition_may_come_after_the_event_loop_closed(server: ServerSide) ->
 
 
 def test_a_partition_that_is_gone_again_is_waited_for_again(server: ServerSide) -> None:
-    """Registered and released before the loop looked: the request waits on, and ends once."""
+    """A request goes on waiting, and ends once, if its partition is registered and released before the loop looked."""
     server.receive(request())
     server.partition().release()
     server.loop.run_pending()
@@ -708,7 +708,7 @@ def test_request_and_cancel_in_a_loop_end_the_connection(server: ServerSide) -> 
 
 
 def test_cancels_at_the_allowed_rate_go_on_for_ever(server: ServerSide) -> None:
-    """Ten minutes of them."""
+    """A peer may cancel at the allowed rate for ever; here for ten minutes."""
     for _ in range(600):
         server.loop.advance(1.0)
         for _ in range(CONFIG.max_cancels_per_s // 50):

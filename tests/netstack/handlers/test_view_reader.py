@@ -87,7 +87,7 @@ def test_a_buffer_that_cannot_be_paid_for_is_a_bug_and_no_leak(server: ServerSid
 
 
 def test_a_negative_initial_credit_is_refused(server: ServerSide) -> None:
-    """Zero is the least: a receiver with floating buffers only."""
+    """The least initial credit is zero, for a receiver with floating buffers only."""
     with pytest.raises(RemoteProtocolError):
         CreditBasedSequenceNumberingViewReader(request(credit=-1), server.queue)
 
@@ -121,7 +121,7 @@ def test_orders_before_the_partition_is_there_do_nothing(server: ServerSide) -> 
 
 
 def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> None:
-    """Released once, however often it is asked."""
+    """A view is released once, however often its reader is."""
     view = ScriptedView(DATA)
     reader = open_reader(server, view)
 

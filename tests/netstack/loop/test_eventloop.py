@@ -153,7 +153,7 @@ def test_an_exception_goes_to_the_loops_handler_and_the_next_function_runs(loop_
 
 
 def test_functions_of_many_threads_run_once_each_and_in_the_order_of_each_thread(loop_thread: EventLoopThread) -> None:
-    """Eight producers under a tiny switch interval."""
+    """Functions of eight threads run once each, in the order of each thread, even under a tiny switch interval."""
     seen: list[tuple[int, int]] = []
 
     def produce(producer: int) -> None:

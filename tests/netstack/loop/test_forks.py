@@ -171,7 +171,7 @@ def test_a_child_says_why_it_ends(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_signal_to_the_child_does_not_reach_the_loop_of_its_parent() -> None:
-    """Python writes the number of a signal into a socket that parent and child share."""
+    """A signal to the child is not written into the wake-up socket that parent and child share."""
     near, far = socket.socketpair()
     with near, far:
         for each in (near, far):

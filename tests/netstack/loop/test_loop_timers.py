@@ -38,7 +38,7 @@ def test_a_call_is_made_once_when_it_is_due(loop: EmbeddedEventLoop) -> None:
 
 @pytest.mark.parametrize("is_started", [True, False])
 def test_a_cancelled_call_is_never_made(loop: EmbeddedEventLoop, is_started: bool) -> None:
-    """Whether the timer runs already or not."""
+    """A cancelled call is never made, whether its timer runs already or not."""
     calls: list[str] = []
     timer = LoopTimer(loop, 0.5, lambda: calls.append("now"))
     if is_started:

@@ -82,7 +82,9 @@ def test_any_sizes_come_back(contents: list[bytes], tmp_path_factory: pytest.Tem
 
 @pytest.mark.parametrize("region_bytes", [30, 1000])
 def test_stores_share_a_file_in_regions(region_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written in turns, each gives its own back; a buffer larger than a region has one for itself."""
+    """Each of several stores that are written in turns gives its own data back; a buffer larger than a region has one
+    for itself.
+    """
     monkeypatch.setattr("netstack.partition.bounded_blocking_result_partition.REGION_BYTES", region_bytes)
     file = BoundedDataFile(tmp_path, 3)
     stores = [BoundedBlockingSubpartition(0, RecordingParent(), file) for _ in range(3)]

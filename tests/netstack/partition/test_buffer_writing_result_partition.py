@@ -57,7 +57,7 @@ def small() -> Iterator[Producing]:
 
 
 def test_records_go_to_their_subpartition_and_share_buffers(small: Producing) -> None:
-    """Small records fill one buffer."""
+    """Small records of a subpartition fill one buffer."""
     small.partition.emit_record(b"abc", 0)
     small.partition.emit_record(b"xy", 1)
     small.partition.emit_record(memoryview(b"def"), 0)
@@ -207,7 +207,7 @@ def test_flush_announces_what_was_emitted(small: Producing) -> None:
     ),
 )
 def test_every_subpartition_gets_its_bytes_in_order(records: list[tuple[int, bytes, str]]) -> None:
-    """Any mix of records, flushes and reads; the counts agree, every segment comes back."""
+    """Any mix of records, flushes and reads keeps bytes and counts, and every segment comes back."""
     it = Producing(3, segment=SEGMENT, max_buffers=60)
     expected, got = [b""] * 3, [b""] * 3
 
@@ -517,7 +517,7 @@ def test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record(is_b
 
 
 def test_statistics_count_finished_buffers(small: Producing) -> None:
-    """Bytes and buffers when a buffer is finished, queued ones now."""
+    """Statistics count bytes and buffers that are finished, and those that are queued now."""
     small.partition.emit_record(bytes(20), 0)
     before = small.partition.statistics()
     small.partition.broadcast_event(EndOfData(StopMode.DRAIN))
@@ -624,7 +624,7 @@ def test_availability_is_the_pools() -> None:
 
 
 def test_a_writer_blocks_until_its_consumer_reads() -> None:
-    """Backpressure: the pool's maximum is queued, no more, and nothing is lost; the time is counted."""
+    """Under backpressure the pool's maximum is queued, no data is lost, and the blocked time is counted."""
     it = Producing(1, segment=SEGMENT, max_buffers=3)
     writer = Writer(it, 10)
     writer.wait_until_parked()

@@ -89,7 +89,9 @@ def poll_content(it: Reading) -> tuple[BufferAndBacklog, bytes]:
 
 @pytest.mark.parametrize("num_polls_between", [0, 1])
 def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> None:
-    """Told once while the first is queued, and again after it was polled; both are polled in order, before the data."""
+    """The first of two priority events is announced at once, the second after the first was polled; both come before
+    the data.
+    """
     it = Reading()
     it.add(1)
     it.add(2)
@@ -189,7 +191,9 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
 def test_hist_23724_32541_half_filled_builders_are_closed(
     is_broadcast: bool, end: str, is_blocking: bool, tmp_path: Path
 ) -> None:
-    """However a partition ends in the middle of a buffer: after close nothing is missing, neither memory nor disk."""
+    """After the close of a partition, however it ended in the middle of a buffer, neither memory nor disk is
+    missing.
+    """
     network, partition = make(2, tmp_path if is_blocking else None)
     views = [] if is_blocking else [partition.create_subpartition_view(index, Nobody()) for index in range(2)]
     if is_broadcast:

@@ -309,7 +309,7 @@ def test_sequence_numbers_count_polled_elements(it: Reading) -> None:
 
 
 def test_the_next_type_tells_what_can_be_polled(it: Reading) -> None:
-    """Data, event, end, nothing."""
+    """The next type is data, event, end, or none, as the next poll will find it."""
     it.add(5)
     it.add(5)
     it.subpartition.add(event())

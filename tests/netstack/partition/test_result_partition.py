@@ -94,7 +94,7 @@ def test_all_data_is_processed_when_every_consumer_said_so(small: Producing) -> 
 
 
 def test_it_is_released_when_consumed_and_closed() -> None:
-    """Users = subpartitions + 1, in any order; the memory is back and the listener was told once."""
+    """The last of the consumers and the producer, in any order, returns the memory and notifies the listener once."""
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         it = Producing(segment=SEGMENT)
         released: list[str] = []

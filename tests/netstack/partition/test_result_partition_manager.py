@@ -156,7 +156,7 @@ def test_a_cancelled_listener_is_not_called(it: Fixture) -> None:
 
 
 def test_the_last_cancelled_listener_leaves_nothing_behind(it: Fixture) -> None:
-    """Ids that never come do not pile up."""
+    """Ids of partitions that never come do not pile up."""
 
     def on_partition() -> None:
         pytest.fail("called")
@@ -168,7 +168,7 @@ def test_the_last_cancelled_listener_leaves_nothing_behind(it: Fixture) -> None:
 
 
 def test_shutdown_releases_refuses_and_wakes(it: Fixture) -> None:
-    """Readers learn it, waiting consumers are called and get the answer, new partitions are refused; twice is once."""
+    """A shutdown fails readers, calls waiting consumers, and refuses new partitions; a second one does nothing."""
     partition, late = it.partition(0), it.partition(1)
     it.manager.register(partition)
     listener = RecordingListener()

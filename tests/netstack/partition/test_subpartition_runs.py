@@ -103,7 +103,7 @@ def polled_singly(it: Reading) -> tuple[list[Polled], int, DataType] | None:
 
 
 def test_a_run_is_what_polls_find_one_by_one(it: Reading) -> None:
-    """Bytes, numbers, the backlog and the next data type behind its last one; all of one pool."""
+    """A run has the bytes and numbers of its buffers, the backlog and next type after its last one, and one pool."""
     pool = Pool()
     it.subpartition.add_all([pool.consumer(number) for number in range(5)])
 
@@ -279,7 +279,7 @@ def test_nothing_is_polled_of_a_released_subpartition(it: Reading) -> None:
 
 
 def test_views_that_look_at_each_buffer_have_no_runs() -> None:
-    """Compression; a reader that may have retired; parts of a file."""
+    """Views with compression, or whose readers may be replaced, give no runs."""
     parent, listener = RecordingParent(), RecordingListener()
     compressing = PipelinedSubpartition(0, parent, compressor=BufferCompressor())
     plain = PipelinedSubpartition(0, parent)
@@ -339,7 +339,7 @@ def test_nothing_is_no_news(it: Reading) -> None:
 
 @pytest.mark.parametrize("is_released", [True, False])
 def test_what_nobody_will_read_goes_home(it: Reading, is_released: bool) -> None:
-    """Released or finished: all of them are closed."""
+    """Buffers that are added to a released or finished subpartition are all closed."""
     pool = Pool()
     if is_released:
         it.subpartition.release()
@@ -381,7 +381,9 @@ def test_a_segment_is_taken_whole_or_not_at_all() -> None:
 
 
 def test_it_reads_like_what_a_builder_left() -> None:
-    """Sizes, availability, and finished from the first look on."""
+    """A whole segment reads like a finished builder's: with its size, available, and finished from the first look
+    on.
+    """
     consumer = Pool().consumer(3, partial_record_length=5)
     known = (
         consumer.segment_size_bytes,
@@ -434,7 +436,9 @@ def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
 
 
 def test_a_record_takes_what_is_free_and_leaves_the_pool_available() -> None:
-    """Sixteen buffers, a record of ten: one lock round; the others find one."""
+    """A record of ten buffers takes the free ones in one lock round and leaves one, so that the pool stays
+    available.
+    """
     it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
 
@@ -476,7 +480,7 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
 
 
 def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
-    """Three per subpartition: the pool is unavailable with the third, not after all that was free."""
+    """With a maximum of three per subpartition the pool is unavailable at the third buffer, not after all free ones."""
     it = Producing(segment=SIZE, num_segments=16, max_per_channel=3)
     it.warm_up()
 

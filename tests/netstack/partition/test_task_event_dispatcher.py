@@ -27,7 +27,7 @@ def test_events_reach_the_handlers_of_their_kind() -> None:
 
 
 def test_events_of_other_classes_are_told_apart_by_name() -> None:
-    """Task events of Flink travel as a class name and a body."""
+    """Task events of Flink travel as a class name and a body, and handlers subscribe by the name."""
     dispatcher, heard = TaskEventDispatcher(), list[Event]()
     dispatcher.register_partition(ONE)
     dispatcher.subscribe(ONE, "com.example.A", heard.append)

@@ -230,7 +230,7 @@ def test_a_failure_is_told_even_if_every_subpartition_stands_in_line(is_in_line:
 
 @pytest.mark.parametrize("num_views", [0, 2])
 def test_a_failure_while_the_views_are_made_is_told_by_start(num_views: int) -> None:
-    """Whether the view that was released had been added or not."""
+    """``start`` reports the failure, whether or not the released view had been added."""
     it = Union(2, is_started=False)
     it.add(0, b"x")
     views = [

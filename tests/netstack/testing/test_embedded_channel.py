@@ -30,7 +30,7 @@ def test_what_was_written_is_readable_after_a_flush() -> None:
 
 
 def test_all_bytes_at_once() -> None:
-    """Joined over frames; other objects are no bytes."""
+    """The bytes of all frames are joined; an object that is no bytes is an error."""
     channel = EmbeddedChannel()
     for data in (b"ab", b"cd"):
         channel.write_and_flush(OutboundFrame((data,), None))

@@ -49,7 +49,7 @@ def test_timers_run_when_they_are_due() -> None:
 
 
 def test_a_timer_set_by_a_timer_runs_in_the_same_advance_if_it_is_due() -> None:
-    """Time goes from timer to timer."""
+    """A timer that a timer sets runs in this advance if it is due: time goes from timer to timer."""
     loop, seen = EmbeddedEventLoop(), list[float]()
 
     def again() -> None:

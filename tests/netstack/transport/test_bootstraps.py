@@ -40,7 +40,7 @@ def test_low_and_high_watermarks(page: int) -> None:
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> None:
-    """Keepalive after 10 s, four probes 5 s apart; 30 s for unacknowledged data.
+    """Keepalive starts after 10 s, with four probes 5 s apart; unacknowledged data has 30 s.
 
     Buffer sizes are the user's, if there are any.
     """
@@ -74,7 +74,7 @@ def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> Non
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_a_peer_that_stops_in_the_middle_of_a_frame_is_cut(loop_name: str) -> None:
-    """Slowloris; the one that is silent between two frames stays."""
+    """A peer that stops inside a frame (Slowloris) is cut; one that is silent between two frames stays."""
 
     async def main() -> None:
         inbox = Inbox()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
 
 def test_a_connected_channel_is_active_and_knows_its_peer(loop_name: str) -> None:
-    """TCP_NODELAY and SO_KEEPALIVE are set on both ends."""
+    """A connected channel knows its peer; both ends have TCP_NODELAY and SO_KEEPALIVE."""
 
     async def main() -> None:
         inbox = Inbox()

@@ -79,7 +79,7 @@ def test_nobody_writes_while_another_thread_has_the_turn(connection: Connection)
 
 
 def test_nobody_overtakes_what_was_written_earlier(connection: Connection) -> None:
-    """Frames that wait in the outbound buffer, flushed or not, are the loop's."""
+    """Frames that wait in the outbound buffer, flushed or not, are left to the loop."""
     connection.outbound.add((b"earlier",), None)
 
     assert not connection.writer.try_begin()

@@ -89,7 +89,7 @@ def test_type_and_compression_of_a_buffer_travel_in_its_header() -> None:
 
 
 def test_a_buffer_that_cannot_be_sent_any_more_is_recycled() -> None:
-    """Pending when the channel closes, or written to a closed channel: once each."""
+    """A buffer that is pending when the channel closes, or written to a closed channel, is recycled once."""
     channel, _ = make_channel()
     pending, late = FakeBuffer(), FakeBuffer()
 
@@ -101,7 +101,7 @@ def test_a_buffer_that_cannot_be_sent_any_more_is_recycled() -> None:
 
 
 def test_the_header_of_a_buffer_has_the_bytes_of_flink() -> None:
-    """47 bytes in front of the payload, whose size counts in the frame's length; no partial sizes."""
+    """A header has 47 bytes before the payload, whose size counts in the frame's length, and no partial sizes."""
     buffer = FakeBuffer(b"x" * 32768)
     buffer.is_compressed = True
 

@@ -316,7 +316,9 @@ def test_a_peer_that_goes_away_ends_the_channel(loop_name: str) -> None:
 
 
 def test_a_peer_that_sends_no_more_and_reads_nothing_is_cut(loop_name: str) -> None:
-    """However it drips: the handlers hear of the end after ``close_timeout_s``, and get their buffers back."""
+    """Handlers are told of the end of such a peer after ``close_timeout_s``, however it drips, and get their buffers
+    back.
+    """
 
     async def main() -> None:
         async with raw_peer(replace(CONFIG, close_timeout_s=0.05)) as (channel, inbox, peer):
@@ -692,7 +694,7 @@ def test_an_answer_to_a_lost_connection_is_dropped_and_recycled(loop_name: str) 
 
 
 def test_a_peer_that_is_gone_already_is_not_waited_for(loop_name: str) -> None:
-    """Telling it the end of our data fails: the connection is cut at once."""
+    """A connection is cut at once if the peer cannot be told the end of our data."""
 
     async def main() -> None:
         transport = ScriptedTransport()
@@ -711,7 +713,7 @@ def test_a_peer_that_is_gone_already_is_not_waited_for(loop_name: str) -> None:
     ("peer", "text"), [(("::1", 7, 0, 0), "[::1]:7"), (("127.0.0.1", 7), "127.0.0.1:7"), (None, "None")]
 )
 def test_the_peer_is_named_as_in_urls(loop_name: str, peer: object, text: str) -> None:
-    """IPv6 addresses in brackets."""
+    """IPv6 addresses are written in brackets, as in URLs."""
 
     async def main() -> None:
         transport = ScriptedTransport(peer=peer)

@@ -70,7 +70,7 @@ def one_by_one(run: OutboundRun) -> list[OutboundBuffer]:
     subpartition=st.sampled_from([0, 7, MAX]),
 )
 def test_a_run_has_the_bytes_of_its_buffers(first: int, num_segments: int, backlog: int, subpartition: int) -> None:
-    """Wherever its numbers begin, wrap or pass zero."""
+    """A run has the bytes of its buffers wherever its numbers begin, wrap or pass zero."""
     run = OutboundRun(RECEIVER, subpartition, first, backlog, segments_of(num_segments), FREEING_RECYCLER)
 
     expected = written(*one_by_one(run))
@@ -104,7 +104,9 @@ def test_a_run_is_recycled_together_with_its_last_byte() -> None:
 
 
 def test_runs_that_cannot_be_sent_any_more_are_recycled() -> None:
-    """Pending when the channel closes, or written to a closed one; each once, with the buffers beside it."""
+    """Runs that are pending when the channel closes, or written to a closed one, are recycled once, with the buffers
+    beside them.
+    """
     pending, late = CountingRecycler(), CountingRecycler()
     first, second = segments_of(2), segments_of(3)
     buffer = NetworkBuffer(segments_of(1)[0], late, 8, DataType.DATA_BUFFER)

@@ -68,7 +68,9 @@ def test_an_operation_of_a_context_starts_in_front_of_its_handler() -> None:
 
 
 def test_life_cycle_of_handlers() -> None:
-    """Added head to tail before anything else, then active; at the end inactive, then removed tail to head."""
+    """Handlers are added head to tail before anything else, then active; at the end inactive, then removed tail to
+    head.
+    """
     log: list[str] = []
     channel = EmbeddedChannel(Recorder("a", log), Recorder("b", log))
     channel.lose_connection()

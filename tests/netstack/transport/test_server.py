@@ -86,7 +86,7 @@ def test_close_ends_all_connections_and_stops_to_listen(loop_name: str) -> None:
 def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_too(
     loop_name: str, num_passes: int
 ) -> None:
-    """However far the loop has come with it: unknown to it, accepted, or connected."""
+    """A connection that the server does not know yet, has accepted, or has connected is closed by its close."""
 
     async def main() -> None:
         server = NetworkServer(CONFIG, handlers(Inbox()))

@@ -118,7 +118,7 @@ def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> 
 def test_where_the_peer_is_decides_unless_the_user_does(
     monkeypatch: pytest.MonkeyPatch, own: str, peer: str | None, wish: str | None, expected: list[str]
 ) -> None:
-    """Another machine: the kernel knows the way there better than we do."""
+    """For another machine the kernel's choice stays, since it knows the way there better than we do."""
     chosen: list[str] = []
     monkeypatch.setattr(socket_options, "_set", lambda _sock, name: chosen.append(name))
 
@@ -174,7 +174,7 @@ def test_a_platform_without_a_choice_names_the_wish_and_says_that_nothing_can_be
 
 
 def test_a_kernel_that_refuses_reno_keeps_its_own_and_the_log_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything works as before; a thousand connections are no thousand lines."""
+    """Without Reno everything works as before, and a thousand connections make one line in the log."""
 
     def refuse(_sock: socket.socket, _name: str) -> None:
         raise OSError("Operation not permitted")

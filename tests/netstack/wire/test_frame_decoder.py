@@ -121,7 +121,7 @@ def test_a_message_may_be_cut_anywhere(message: Message) -> None:
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_a_message_with_the_beginning_of_the_next_one_behind_it(message: Message) -> None:
-    """Trailing bytes belong to the next frame."""
+    """Trailing bytes of a read belong to the next frame."""
     decoder = make_decoder()
     frame, following = frame_of(message), frame_of(AddCredit(RECEIVER, 3))
 
@@ -153,7 +153,7 @@ def test_one_read_may_hold_all_messages() -> None:
 
 @given(st.lists(st.sampled_from(ALL_MESSAGES), max_size=12), st.data())
 def test_the_cuts_do_not_matter(messages: list[Message], data: st.DataObject) -> None:
-    """Any stream cut at any positions, through a staging buffer smaller than most frames."""
+    """A stream may be cut at any positions, through a staging buffer smaller than most frames."""
     stream = b"".join(map(frame_of, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     parts = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -436,7 +436,9 @@ def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
 
 
 def test_a_payload_lands_in_the_buffer_of_its_receiver() -> None:
-    """Allocated when the header is complete, filled as the bytes come, handed over with the message."""
+    """The buffer is allocated when the header is complete, filled as the bytes come, and handed over with the
+    message.
+    """
     allocator = HeapAllocator()
     decoder = FedDecoder(allocator, max_data_frame_bytes=1024)
     frame = frame_of(response(b"payload"))
@@ -527,7 +529,7 @@ def test_the_smallest_settings_work() -> None:
 @pytest.mark.parametrize("accepted", [HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, CLIENT_MESSAGE_IDS])
 @pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_only_accepted_messages_are_understood(accepted: frozenset[int], message: Message) -> None:
-    """Any other one is refused at its header: no body is waited for, no buffer is allocated."""
+    """Any other message is refused at its header, without waiting for its body or allocating a buffer."""
     allocator = HeapAllocator()
     decoder = FedDecoder(allocator, max_data_frame_bytes=1024, accepted_ids=accepted)
     frame = frame_of(message)

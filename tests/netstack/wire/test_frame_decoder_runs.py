@@ -118,7 +118,7 @@ MIXED = b"".join(
 
 
 def test_equal_frames_in_one_read_are_one_run() -> None:
-    """Sequence number of the first one, backlog of the last one, each payload in its buffer."""
+    """A run has the sequence number of its first frame, the backlog of its last one, and each payload in its buffer."""
     allocator = RunAllocator()
     stream = b"".join(frame(number, bytes([number]) * 9, backlog=20 - 2 * number) for number in range(5, 9))
 
@@ -131,7 +131,9 @@ def test_equal_frames_in_one_read_are_one_run() -> None:
 
 
 def test_what_differs_ends_a_run() -> None:
-    """Length, receiver, type, compression, partial sizes, another message; an empty buffer is never part of one."""
+    """A frame of other length, receiver, type, compression or partial sizes, another message, and an empty buffer end a
+    run.
+    """
     messages = decoder_of(RunAllocator()).feed(MIXED)
 
     assert run_lengths(messages) == [4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 2]
@@ -172,7 +174,7 @@ def test_fewer_buffers_than_frames_take_the_backlog_of_their_last_one() -> None:
 
 
 def test_a_sequence_number_that_is_not_the_next_one_begins_a_run_of_its_own() -> None:
-    """Whether it is wrong is the channel's business; the wrap is such a place, too."""
+    """A jump of the numbers, also at the wrap, begins a new run: the channel decides whether it is an error."""
     stream = b"".join(frame(number) for number in (0, 1, 5, 6, 6, 7, MAX - 1, MAX, -MAX - 1, -MAX))
 
     messages = decoder_of(RunAllocator()).feed(stream)
@@ -215,7 +217,7 @@ def test_a_negative_subpartition_is_no_run() -> None:
 
 
 def test_the_last_frame_of_a_read_may_be_incomplete() -> None:
-    """Complete ones are a run, the rest is received as ever."""
+    """Complete frames are a run, and the rest is received as usual."""
     stream = b"".join(frame(number, bytes([number]) * 50) for number in range(4))
     decoder = decoder_of(RunAllocator())
 

@@ -18,7 +18,7 @@ from netstack.wire.java import JavaClass, decode_modified, decode_utf, describe_
     ],
 )
 def test_texts_have_the_bytes_of_java(text: str, golden: str) -> None:
-    """``DataOutput.writeUTF``; a lone half of a character is a text too."""
+    """Texts are written like ``DataOutput.writeUTF`` does; a lone half of a character is a text, too."""
     assert encode_utf(text) == bytes.fromhex(golden)
     assert decode_utf(memoryview(bytes.fromhex(golden) + b"tail")) == (text, len(bytes.fromhex(golden)))
 
@@ -37,7 +37,7 @@ def test_texts_have_the_bytes_of_java(text: str, golden: str) -> None:
     ],
 )
 def test_what_java_would_not_write_is_refused(body: str, complaint: str) -> None:
-    """Lengths that are not there, overlong forms, a plain NUL, four-byte characters."""
+    """Lengths beyond the end, overlong forms, a plain NUL and four-byte characters are refused."""
     with pytest.raises(RemoteProtocolError, match=complaint):
         decode_utf(memoryview(bytes.fromhex(body)))
 

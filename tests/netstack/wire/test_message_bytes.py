@@ -180,7 +180,7 @@ def test_what_breaks_the_protocol_is_not_encoded(message: Message, complaint: st
     ],
 )
 def test_broken_bodies_are_the_peers_fault(message_id: int, body: bytes, complaint: str) -> None:
-    """Values out of range, and fields that do not end where the body ends."""
+    """Values out of range, and fields that do not end where the body ends, are errors of the peer."""
     with pytest.raises(RemoteProtocolError, match=complaint):
         decode_body(message_id, memoryview(body))
 

@@ -199,7 +199,7 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
 
 
 def test_credit_is_announced_with_one_order() -> None:
-    """Floating and exclusive buffers add up; only the first one orders."""
+    """Floating and exclusive buffers add up to one announcement, which the first one orders."""
     it = Fixture(12, 8, 2)
     it.channel.on_sender_backlog(3)
     it.channel.on_sender_backlog(5)
@@ -210,7 +210,7 @@ def test_credit_is_announced_with_one_order() -> None:
 
 
 def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
-    """Size, kind and compression of the message, in a buffer that goes back to the gate's pool."""
+    """A floating buffer has size, kind and compression of the message, and returns to the gate's pool."""
     it = Fixture(4, 2, 1)
     it.channel.on_sender_backlog(1)
     it.channel.buffer_manager.take_unannounced()
@@ -384,7 +384,9 @@ def test_credit_before_the_request_is_a_bug() -> None:
 
 
 def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
-    """Whether it is destroyed before the backlog comes, or while the channel stands in its line."""
+    """A pool that is destroyed before the backlog comes, or while the channel stands in its line, leaves the exclusive
+    buffers.
+    """
     it = Fixture(8, 1, 2, 2)
     first, second = it.channels
     held = it.floating()
@@ -639,7 +641,9 @@ def test_a_sender_without_credit_is_told_of_every_new_one() -> None:
 
 
 def test_an_announcement_under_way_is_not_asked_for_again() -> None:
-    """However many buffers come back before it leaves; the next one is asked for after it left."""
+    """Buffers that return while an announcement is under way order no second one; the next order comes after it
+    left.
+    """
     it = Fixture(3, 1, 2)
     it.client.orders.clear()
     first, second = it.exclusive(), it.exclusive()

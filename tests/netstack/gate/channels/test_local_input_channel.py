@@ -179,7 +179,7 @@ def test_shutdown_reaches_a_waiting_channel(it: Fixture) -> None:
 
 
 def test_the_acknowledgement_reaches_the_partition(it: Fixture) -> None:
-    """Directly."""
+    """The acknowledgement reaches the partition directly."""
     it.manager.register(it.partition)
     it.channel.request_subpartition()
 
@@ -399,7 +399,7 @@ def test_a_buffer_size_reaches_the_producer(it: Fixture) -> None:
 
 
 def test_task_events_reach_the_producer(it: Fixture) -> None:
-    """Through the dispatcher of the process; without a producer that is an error."""
+    """Task events reach the producer through the dispatcher of the process; without a producer that is an error."""
     found: list[Event] = []
     event = OtherEvent("my.Event", b"payload")
     with pytest.raises(PartitionNotFoundError, match="its producer could not be found"):

@@ -203,7 +203,7 @@ def test_an_announced_barrier_is_converted() -> None:
 
 
 def test_only_the_last_barrier_can_be_converted(it: Fixture) -> None:
-    """Another number, or a barrier that was polled already: a bug of the caller."""
+    """A conversion of another barrier, or of one that was polled already, is an error of the caller."""
     it.send_around(WITH_TIMEOUT)
 
     with pytest.raises(LocalProtocolError, match="1 is not the last barrier"):
@@ -433,7 +433,7 @@ def test_another_threads_writing_takes_ours_along(it: Fixture) -> None:
 
 
 def test_a_channel_that_announces_nothing_converts_nothing() -> None:
-    """Local channels let their producer's queue do that."""
+    """Local channels convert no barrier: the queue of their producer does."""
     it = Fixture()
 
     with pytest.raises(LocalProtocolError, match="not the last barrier, that is None"):

@@ -180,7 +180,7 @@ def test_buffers_arrive_in_order(it: Fixture) -> None:
 
 
 def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
-    """Empty -> not empty is news, every time."""
+    """The gate is notified every time an empty channel gets data."""
     it.channel.on_response(data(it.channel, 0))
     it.poll().recycle()
 
@@ -212,7 +212,7 @@ def test_a_sender_that_overdraws_is_refused(it: Fixture) -> None:
 
 
 def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
-    """0, then 29: nothing is raised on the loop, the poll names both numbers, no segment is lost."""
+    """A wrong sequence number raises nothing on the loop; the poll names both numbers, and no segment is lost."""
     first, second = room_of(it.channel), room_of(it.channel)
     assert first is not None
     assert second is not None
@@ -266,7 +266,7 @@ def test_a_payload_that_does_not_fit_is_refused(it: Fixture) -> None:
 
 
 def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
-    """-1 means: nothing to say."""
+    """A backlog announcement counts, except -1, which announces nothing."""
     it.channel.on_sender_backlog(7)
     it.channel.on_sender_backlog(-1)
 
@@ -366,7 +366,7 @@ def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
 
 
 def test_a_connection_lost_after_the_end_spoils_nothing(it: Fixture) -> None:
-    """Everything has arrived: the task reads it to the end."""
+    """The task reads a channel to the end even if the connection is lost after everything has arrived."""
     it.channel.on_response(data(it.channel, 0))
     it.channel.on_response(event(it.channel, 1, EndOfPartition()))
 

@@ -204,7 +204,7 @@ def test_an_error_before_the_request_is_seen_at_the_poll(it: Fixture) -> None:
 
 
 def test_orders_go_to_the_producer(it: Fixture) -> None:
-    """Resume, buffer size, task event."""
+    """Resumptions, buffer sizes and task events go to the producer."""
     channel = it.channel()
     task_event = OtherEvent("my.Event", b"payload")
 
@@ -343,7 +343,9 @@ def test_a_reordered_buffer_is_the_error_of_the_next_poll(it: Fixture) -> None:
 
 
 def test_a_channel_describes_itself_in_one_row() -> None:
-    """Credits, unannounced, backlog, queue, blocked, last activity; on a clock of its own."""
+    """The row of a channel has credits, unannounced ones, backlog, queue, blocked, and last activity on a clock of its
+    own.
+    """
     network = NetworkBufferPool(16, SEGMENT)
     clock = ManualClock(5)
     channel = RemoteInputChannel(

@@ -42,7 +42,7 @@ def test_a_run_is_queued_under_consecutive_numbers(it: Fixture) -> None:
 
 @pytest.mark.parametrize("first", [MAX - 3, MAX - 2, MAX - 1, MAX, -MAX - 1, -2])
 def test_numbers_wrap_in_a_run_and_behind_it(first: int) -> None:
-    """2^31 - 1 is followed by -2^31, and what follows the run is expected where it ends."""
+    """The number after 2^31 - 1 is -2^31, in a run and after it."""
     it = Fixture(first=first)
     expected = [(first + position + MAX + 1) % (2 * MAX + 2) - MAX - 1 for position in range(6)]
 
@@ -183,7 +183,7 @@ def test_data_is_polled_up_to_the_next_event(it: Fixture) -> None:
 
 
 def test_an_error_and_a_priority_event_come_first(it: Fixture) -> None:
-    """``next_buffer`` has to look."""
+    """``next_data`` gives no data before an error or a priority event, so that ``next_buffer`` finds it."""
     it.receive(0, 2)
     priority = NetworkBuffer.unpooled(b"\0\0\0\7", DataType.PRIORITIZED_EVENT_BUFFER)
     it.channel.on_buffer(priority, 2, 0)
@@ -301,7 +301,7 @@ def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
 
 
 def test_a_run_is_cut_at_the_credit_that_was_announced(it: Fixture) -> None:
-    """Free buffers that the sender was not told of are not his."""
+    """A run takes only buffers whose credit was announced to the sender."""
     held = it.buffers(8)
     recycle_all(held[:3])
     assert it.channel.buffer_manager.num_unannounced == 3
@@ -331,7 +331,7 @@ def test_the_run_that_spends_the_last_credit_announces_what_was_saved_up(it: Fix
 
 
 def test_a_run_that_comes_back_is_one_announcement(it: Fixture) -> None:
-    """Half of the initial credit is a lump."""
+    """A returning run is one announcement as soon as it makes a lump, half of the initial credit."""
     held = it.buffers(6)
 
     recycle_all(held[:3])

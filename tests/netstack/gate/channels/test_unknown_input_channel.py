@@ -21,7 +21,7 @@ def test_it_cannot_be_read() -> None:
 
 
 def test_hist_24738_what_it_is_told_is_harmless() -> None:
-    """Requests, events, buffer sizes and checkpoints come in every state of a channel."""
+    """An unknown channel ignores requests, events, buffer sizes and checkpoints in every state."""
     channel = UnknownInputChannel(RecordingGate(), 3, partition_id_of(), 0)
 
     channel.request_subpartition()
