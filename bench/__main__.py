@@ -126,7 +126,7 @@ def written(case: str, options: argparse.Namespace, rest: list[str]) -> Iterator
 
 
 def run_check(options: argparse.Namespace, rest: list[str]) -> int:
-    """Compare with a revision; the exit code."""
+    """Compare with a revision; return the exit code."""
     results = []
     try:
         for result in check.run(check.parse_options(rest), quick=options.quick):

@@ -85,7 +85,7 @@ def run(
 
 
 def one_run(num_pairs: int, memory: str, directory: Path | None) -> tuple[float, dict[str, Any]]:
-    """Seconds, and what the processes needed."""
+    """Return the seconds of the job, and the memory that the processes needed."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         folder = Path(name)
         (folder / "files").mkdir()

@@ -83,7 +83,7 @@ class Process:
 
     @property
     def stderr(self) -> str:
-        """All of its standard error so far."""
+        """Everything on its standard error so far."""
         return self._log.read_text(errors="replace")
 
     def wait_for_line(self, pattern: str, timeout_s: float = START_TIMEOUT_S) -> re.Match[str]:
@@ -145,7 +145,7 @@ class Process:
             )
 
     def interrupt(self, timeout_s: float) -> int:
-        """Ctrl-C, then wait for the exit code."""
+        """Send Ctrl-C, then wait for the exit code."""
         self.send(signal.SIGINT)
         return self.wait(timeout_s)
 

@@ -138,7 +138,7 @@ def gauge_startup(_divisor: int) -> Iterator[Figure]:
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process, and of all descendants that have ended and were waited for."""
+    """Return the CPU seconds of this process, and of all descendants that have ended and were waited for."""
     uses = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(use.ru_utime + use.ru_stime for use in uses)
 

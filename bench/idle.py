@@ -16,7 +16,7 @@ WINDOW_S = 10.0
 
 
 def measure_once() -> dict[str, float]:
-    """Percent of one core per process."""
+    """Return the percent of one core that each process uses."""
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
         processes = {"jm": cluster.job_manager} | {f"tm{n}": tm for n, tm in enumerate(cluster.task_managers)}
         time.sleep(SETTLE_S)

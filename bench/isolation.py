@@ -137,7 +137,7 @@ def counts(progress: Path) -> list[tuple[int, int]]:
 
 
 def rate_between(samples: list[tuple[int, int]], start_ns: int, end_ns: int) -> float:
-    """Records per second between two moments."""
+    """Return the records per second between two moments."""
     inside = [sample for sample in samples if start_ns <= sample[0] <= end_ns]
     if len(inside) < 2:
         raise WrongOutputError("nothing came in the window")

@@ -202,7 +202,7 @@ class BusySource(Source):
 
 
 def build(environment: StreamExecutionEnvironment, folder: Path, setting: Setting, num_records: int) -> None:
-    """Source and sink in slots of their own, and so in TaskManagers of their own; each slot has a neighbour, too."""
+    """Put source and sink into slots, and so TaskManagers, of their own; each slot has a neighbour, too."""
     environment.set_buffer_timeout(setting.buffer_timeout_ms)
     records = environment.from_source(PacedSource(num_records), WatermarkStrategy.no_watermarks(), "source")
     latencies = (
@@ -243,7 +243,7 @@ def measure(setting: Setting, warm_up_s: float, seconds: float) -> dict[str, Any
 
 
 def wait_for_file(file: Path, timeout_s: float) -> None:
-    """Looks seldom, so that it does not disturb."""
+    """Wait for the file; look seldom, to disturb little."""
     deadline = time.monotonic() + timeout_s
     while not file.exists():
         if time.monotonic() > deadline:

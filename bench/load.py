@@ -45,7 +45,7 @@ class ForeignLoad:
 
 
 def machine_cpu_s() -> float:
-    """CPU time that anybody used since the machine started."""
+    """Return the CPU time that all processes used since the machine started."""
     fields = (
         Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=_NUM_BUSY_FIELDS + 1)[1 : _NUM_BUSY_FIELDS + 1]
     )
@@ -71,7 +71,7 @@ def own_cpu_s() -> float:
 
 
 def _stat_of(entry: Path) -> tuple[int, int] | None:
-    """Parent and ticks, its waited-for children's too; None if the process has ended."""
+    """Return parent and ticks, also those of waited-for children; None if the process has ended."""
     try:
         fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -80,8 +80,8 @@ def _stat_of(entry: Path) -> tuple[int, int] | None:
 
 
 def calibrate() -> float:
-    """Words per second of a plain loop that splits and counts: how quick one core runs Python just now; the median of
-    some rounds.
+    """Return the words per second of a plain loop that splits and counts: how quick one core runs Python just now; the
+    median of some rounds.
     """
     lines = [" ".join(f"word{number * step % 997}" for step in range(1, 11)) for number in range(200)]
     rates = []

@@ -61,7 +61,7 @@ MIB: Final = 1024 * 1024
 
 
 def stall(seconds: float) -> dict[str, Any]:
-    """Resident bytes of both TaskManagers, second by second."""
+    """Return the resident bytes of both TaskManagers, second by second."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         stalled, release = folder / "stalled", folder / "release"
@@ -91,7 +91,7 @@ def stall(seconds: float) -> dict[str, Any]:
 
 
 def sample_rss(pids: Sequence[int], seconds: float) -> list[tuple[float, list[int]]]:
-    """``(seconds since the start, resident bytes of each process)``."""
+    """Return ``(seconds since the start, resident bytes of each process)``."""
     start, samples = time.monotonic(), []
     while (at := time.monotonic() - start) <= seconds:
         samples.append((at, [ProcessUse.of(pid).rss_bytes for pid in pids]))

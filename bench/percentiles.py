@@ -14,7 +14,7 @@ Measure = Callable[[], dict[str, Any]]
 
 
 def evaluated(latencies_ns: Sequence[int]) -> dict[str, Any]:
-    """Percentiles in us."""
+    """Return the percentiles in us."""
     ordered = sorted(latencies_ns)
     return {f"{key}_us": percentile(ordered, share) / 1000 for key, share in PERCENTILES.items()} | {
         "num_records": len(ordered)

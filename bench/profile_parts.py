@@ -132,7 +132,7 @@ class ProfiledDeployment(Deployment):
 
 
 def ns_per_record(stacks: Iterable[str], run: Run, num_records: int) -> dict[str, float]:
-    """CPU nanoseconds per record and part, the most expensive first."""
+    """Return the CPU nanoseconds per record and part, the most expensive first."""
     parts, num_samples = Counter[str](), 0
     for line in stacks:
         frames, _, count = line.rpartition(" ")

@@ -61,7 +61,7 @@ class Result:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory and kernel."""
+    """Return processor, cores, memory and kernel."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     models = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     return {
@@ -111,5 +111,5 @@ class ProcessUse:
         return cls(ticks / os.sysconf("SC_CLK_TCK"), resident_pages * os.sysconf("SC_PAGE_SIZE"))
 
     def as_dict(self) -> dict[str, float]:
-        """For the details of a result."""
+        """Return them for the details of a result."""
         return asdict(self)

@@ -90,7 +90,7 @@ def _figure(contender: Contender, runs: Sequence[Run], unit: str, warm_ups: list
 
 
 def ratios(contenders: Sequence[Contender], runs: Mapping[str, Sequence[Run]]) -> list[Result]:
-    """Ours to each peer, round by round."""
+    """Return the ratio of ours to each peer, round by round."""
     found = []
     for ours in contenders:
         for peer in contenders:

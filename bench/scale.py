@@ -121,7 +121,7 @@ class Mark(MapFunction):
 
 
 def splits(num_items: int, max_open_splits: int | None) -> float:
-    """CPU seconds from the first record to the last one of a job that reads many splits."""
+    """Return the CPU seconds from the first record to the last one of a job that reads many splits."""
     _marks.clear()
     environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     source = OneRecordSplits(num_items, max_open_splits)
@@ -135,7 +135,7 @@ def splits(num_items: int, max_open_splits: int | None) -> float:
 
 
 def alignment(num_items: int) -> float:
-    """CPU seconds of ten watermark intervals of a source whose splits are aligned, and of their ends."""
+    """Return the CPU seconds of ten watermark intervals of a source whose splits are aligned, and of their ends."""
     emitter = WatermarkEmitter(cast(Any, None))  # never flushed
     aligned, parts = SourceAlignment(emitter), WatermarkMultiplexer(_NoOutput())
     names = [f"topic-{number}" for number in range(num_items)]
@@ -197,7 +197,7 @@ class _Brokers(KafkaBrokers):
 
 
 def partitions(num_items: int) -> float:
-    """CPU seconds of discovering, assigning, writing and searching again."""
+    """Return the CPU seconds of discovering, assigning, writing and searching again."""
     brokers = _Brokers(num_items)
     enumerator = KafkaSplitEnumerator(
         KafkaTopics({"bootstrap.servers": "a:1"}, _EARLIEST, topics=("topic",)), lambda _: brokers
@@ -215,7 +215,9 @@ def partitions(num_items: int) -> float:
 
 
 def channels(num_items: int) -> float:
-    """CPU seconds of a partition and a gate with many channels over TCP: open, a buffer through each, finish, close."""
+    """Return the CPU seconds of a partition and a gate with many channels over TCP: open, a buffer through each,
+    finish, close.
+    """
     memory = 16 * 4096 * num_items
     config = NetstackConfig(
         network_memory_bytes=memory,
@@ -248,7 +250,7 @@ def channels(num_items: int) -> float:
 
 
 def valve(num_items: int) -> float:
-    """CPU seconds of the watermarks and barriers of a task with many channels, three rounds of
+    """Return the CPU seconds of the watermarks and barriers of a task with many channels, three rounds of
     each, and of the ends.
     """
     watermarks, barriers = StatusWatermarkValve(num_items), SingleCheckpointBarrierHandler(num_items)
@@ -294,7 +296,7 @@ class TimersOfKeys(KeyedProcessFunction):
 
 
 def timers(num_items: int) -> float:
-    """CPU seconds of the timers of many keys: registered, half of them deleted, half of them fired."""
+    """Return the CPU seconds of the timers of many keys: registered, half of them deleted, half of them fired."""
     with KeyedOneInputOperatorHarness(TimersOfKeys(), lambda value: value[0], checks_leaks=False) as harness:
         start = time.process_time()
         for step in range(2):
@@ -306,7 +308,7 @@ def timers(num_items: int) -> float:
 
 
 def metrics(num_items: int) -> float:
-    """CPU seconds of counters whose names are made of values of records, ten times as many as items."""
+    """Return the CPU seconds of counters whose names are made of values of records, ten times as many as items."""
     registry = MetricRegistry()
     group = registry.group
     start = time.process_time()
@@ -317,7 +319,7 @@ def metrics(num_items: int) -> float:
 
 
 def jobs(num_items: int) -> float:
-    """CPU seconds of jobs that run one after the other on one cluster, which remembers them."""
+    """Return the CPU seconds of jobs that run one after the other on one cluster, which remembers them."""
     with MiniCluster(num_task_managers=1) as cluster:
         start = time.process_time()
         for _ in range(max(1, num_items // 50)):
@@ -414,7 +416,7 @@ def grown(name: str, sizes: Sequence[int], num_runs: int) -> list[Result]:
 
 
 def grow(name: str, sizes: str, num_runs: str) -> list[float]:
-    """CPU seconds of a case in this process with each size."""
+    """Return the CPU seconds of a case in this process with each size."""
     work = CASES[name]
     numbers = json.loads(sizes)
     work(numbers[0])  # imports modules, fills caches

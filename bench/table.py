@@ -59,5 +59,5 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Four digits, millions as M."""
+    """Return four digits, millions as M."""
     return f"{value / 1e6:.4g} M" if abs(value) >= 1e6 else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

@@ -151,7 +151,8 @@ def calls_per_buffer(setting: Setting, num_buffers: int) -> tuple[float, float] 
 
 
 def start_profilers(stack: ExitStack, folder: Path, case: str, pids: dict[str, int], seconds: float) -> list[Process]:
-    """py-spy beside both processes, one file of stacks with counts per side; the figures of such a run are worthless.
+    """Start py-spy beside both processes, one file of stacks with counts per side; the figures of such a run are
+    worthless.
 
     Only threads that hold the interpreter are seen: what the kernel does while it is released is in the system CPU
     time.
@@ -241,7 +242,7 @@ def run(
     profile: Path | None = None,
     calls: Path | None = None,
 ) -> list[Result]:
-    """``num_runs`` rounds; one result per case, and one line per case for the eye on standard error."""
+    """Measure ``num_runs`` rounds; one result per case, and one line per case for the eye on standard error."""
     present = [case for case in cases if is_installed(case)]
     for case in sorted(set(cases) - set(present)):
         print(f"{case}: skipped, {NEEDS[case]} is not installed (extra 'bench')", file=sys.stderr)
@@ -262,7 +263,7 @@ def run(
 
 
 def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) -> Result:
-    """Rates, CPU and the ratios within each round."""
+    """Return rates, CPU and the ratios within each round."""
     samples = [samples_of_round[case] for samples_of_round in rounds]
     details: dict[str, Any] = {
         "num_channels": setting.num_channels,
@@ -284,13 +285,13 @@ def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) ->
 
 
 def ratios(results: Sequence[Result]) -> list[Result]:
-    """Ours to the best raw sockets, round by round, as figures of their own."""
+    """Return the ratio of ours to the best raw sockets, round by round, as figures of their own."""
     ours = [result for result in results if not result.is_peer and "rate_ratio_to_best_raw" in result.details]
     return [Result(f"{result.name} / best raw", "x", result.details["rate_ratio_to_best_raw"]) for result in ours]
 
 
 def print_table(results: Sequence[Result]) -> None:
-    """Medians and spreads, for people."""
+    """Print medians and spreads, for people."""
     columns = {
         "cpu_s_per_gb": "CPU s/GB",
         "rate_ratio_to_best_raw": "rate / best raw",
@@ -303,5 +304,5 @@ def print_table(results: Sequence[Result]) -> None:
 
 
 def spread(values: Sequence[float]) -> str:
-    """``median (min..max)``."""
+    """Return ``median (min..max)``."""
     return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})" if values else "-"

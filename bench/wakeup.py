@@ -50,7 +50,7 @@ PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def wake_by_thread(num_records: int) -> list[Sample]:
-    """Producer and task are threads of this process."""
+    """Wake the task by a thread of this process."""
     with task_manager_settings(), network("wakeup") as stack:
         partition = stack.create_partition(PARTITION)
         try:
@@ -97,7 +97,7 @@ def run_task(task: ProbedTask, num_records: int, feed: Callable[[], None]) -> li
 
 
 def evaluate(samples: Sequence[Sample], num_skipped: int) -> dict[str, Any]:
-    """Latencies in us of the samples before which the task had parked, the first ones left out.
+    """Return the latencies in us of the samples before which the task had parked, the first ones left out.
 
     Raises:
         AssertionError: the clock readings are not in order, or the task was seldom parked.
@@ -143,7 +143,7 @@ def rest(num_tasks: int, seconds: float) -> dict[str, Any]:
 
 
 def observe(tasks: Sequence[ProbedTask], seconds: float) -> dict[str, Any]:
-    """CPU time and context switches of the tasks' threads while this one sleeps.
+    """Return CPU time and context switches of the tasks' threads while this one sleeps.
 
     Raises:
         AssertionError: a task did something.
@@ -171,7 +171,7 @@ def work_done(task: ProbedTask) -> tuple[int, int, int]:
 
 
 def cpu_ns(task: ProbedTask) -> int:
-    """CPU time of its thread so far."""
+    """Return the CPU time of its thread so far."""
     assert task.thread.ident is not None
     return time.clock_gettime_ns(time.pthread_getcpuclockid(task.thread.ident))
 

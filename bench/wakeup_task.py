@@ -48,7 +48,7 @@ Sample = tuple[int, int, int, int]  # ns: sent, at the gate, default action; and
 
 @contextmanager
 def task_manager_settings() -> Iterator[None]:
-    """Switch interval and garbage collector as in a TaskManager."""
+    """Set switch interval and garbage collector as in a TaskManager."""
     interval_s, collector = sys.getswitchinterval(), GarbageCollectorTuning()
     apply_switch_interval(DEFAULT_SWITCH_INTERVAL_MS)
     collector.freeze()
@@ -72,7 +72,7 @@ class _NoteArrivals(StreamOperator):
         self.task: ProbedTask | None = None
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Records: (number, monotonic ns when it was sent)."""
+        """Note records: (number, monotonic ns when it was sent)."""
         assert self.task is not None
         for number, sent_ns in chunk.values:
             self.task.note(number, sent_ns)

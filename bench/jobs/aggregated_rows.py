@@ -114,7 +114,7 @@ def _pass_watermark(operator: StreamOperator, chunk: Chunk) -> None:
 
 
 def rate(rows: Rows, backend: str) -> float:
-    """Records per second of CPU time.  Raises WrongOutputError."""
+    """Return the records per second of CPU time.  Raises WrongOutputError."""
     context, output, operator = KeyContext(), _Results(), _MAKE[rows.form](rows.num_records)
     chunks, counts = rows.chunks()
     with closing(BACKENDS[backend](context)) as states:

@@ -42,7 +42,7 @@ SCHEMA: Final = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 def produced(keys: pairs.Keys, start: int, stop: int) -> Iterator[Any]:
-    """Computes batch after batch."""
+    """Compute batch after batch."""
     table, mask = np.array(pairs.make_table(keys), np.int64), keys.table - 1
     assert not keys.table & mask, "a power of two"
 
@@ -55,7 +55,7 @@ def produced(keys: pairs.Keys, start: int, stop: int) -> Iterator[Any]:
 
 
 def sliced(keys: pairs.Keys, start: int, stop: int) -> Iterator[Any]:
-    """Cuts batches out of ready arrays, which are as long as the reader's share."""
+    """Cut batches out of ready arrays, which are as long as the reader's share."""
     table, numbers = np.array(pairs.make_table(keys), np.int64), np.arange(start, stop)
     ready = pa.record_batch([table.take(numbers % len(table)), numbers], schema=SCHEMA)
     return (ready.slice(at, ROWS_PER_BATCH) for at in range(0, stop - start, ROWS_PER_BATCH))

@@ -80,7 +80,7 @@ class CountedKeys:
         into_sink(counts, folder, Keep.last_cycles(self.num_records, self.num_keys, environment.get_parallelism()))
 
     def check(self, reports: Reports) -> None:
-        """Exactly one output per record, and every key ends at the number of cycles."""
+        """Check that there is one output per record, and that every key ends at the number of cycles."""
         check_num_outputs(reports, self.num_records)
         check_last_values(reports, dict.fromkeys(range(self.num_keys), self.num_records // self.num_keys))
 

@@ -127,7 +127,7 @@ class LatencyWithState:
     seconds: float
 
     def build(self, environment: StreamExecutionEnvironment, folder: Path) -> None:
-        """Source and function in slots of their own, and so in TaskManagers of their own."""
+        """Put source and function into slots of their own, and so into TaskManagers of their own."""
         environment.set_buffer_timeout(0)
         if self.interval_ms is not None:
             environment.configure(Configuration.from_dict({"execution.checkpointing.dir": str(folder / "checkpoints")}))

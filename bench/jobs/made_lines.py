@@ -100,6 +100,6 @@ def customer_line(number: int) -> str:
 
 
 def text_line(number: int) -> str:
-    """Ten words; small numbers are the frequent ones."""
+    """Return ten words; small numbers are the frequent ones."""
     draws = (below(NUM_WORDS, number, place) for place in range(WORDS_PER_LINE))
     return " ".join(f"word{draw * draw // NUM_WORDS:05d}" for draw in draws)

@@ -92,7 +92,7 @@ class WinningBids(KeyedCoProcessFunction):
 
 
 def winning_bids(events: DataStream) -> DataStream:
-    """Pairs of an auction and the bid that won it."""
+    """Return pairs of an auction and the bid that won it."""
     events = timed(events)
     auctions = auctions_of(events).key_by(lambda auction: auction.id, Types.LONG())
     return auctions.connect(bids_of(events).key_by(lambda bid: bid.auction, Types.LONG())).process(WinningBids())

@@ -50,7 +50,7 @@ def q0(events: DataStream) -> DataStream:
 
 
 def q1(events: DataStream) -> DataStream:
-    """Prices in another currency."""
+    """Query 1: prices in another currency."""
     in_euros = bids_of(events).map(lambda bid: replace_price(bid, bid.price * 908 // 1000))
     return in_euros.map(lambda bid: (bid.channel, bid.price), PAIR)
 
@@ -61,7 +61,7 @@ def replace_price(bid: Bid, price: int) -> Bid:
 
 
 def q2(events: DataStream) -> DataStream:
-    """Bids on some auctions."""
+    """Query 2: bids on some auctions."""
     return (
         bids_of(events).filter(lambda bid: bid.auction % SKIP == 0).map(lambda bid: (str(bid.auction), bid.price), PAIR)
     )
@@ -98,7 +98,7 @@ class IsBid(FilterFunction):
 
 
 def in_other_currency(event: NestedEvent) -> Iterator[NestedEvent]:
-    """New dicts with another price."""
+    """Yield new dicts with another price."""
     yield {**event, "bid": {**event["bid"], "price": event["bid"]["price"] * 908 // 1000}}
 
 
@@ -108,7 +108,7 @@ def channel_and_price(event: NestedEvent) -> tuple[str, int]:
 
 
 def q1_twin(events: DataStream) -> DataStream:
-    """Prices in another currency."""
+    """Query 1: prices in another currency."""
     return events.filter(IsBid()).flat_map(in_other_currency).map(channel_and_price, PAIR)
 
 
@@ -127,7 +127,7 @@ class BidsOnSome(FlatMapFunction):
 
 
 def q2_twin(events: DataStream) -> DataStream:
-    """Bids on some auctions."""
+    """Query 2: bids on some auctions."""
     return events.flat_map(BidsOnSome(), PAIR)
 
 
@@ -429,7 +429,7 @@ class LookUpSide(MapFunction):
 
 
 def q13(events: DataStream) -> DataStream:
-    """Bids with the value of a table."""
+    """Query 13: bids with the value of a table."""
     return bids_of(events).map(LookUpSide()).map(lambda found: (found[4], found[2]), PAIR)
 
 
@@ -451,5 +451,5 @@ def side_and_price(event: NestedEvent) -> tuple[str, int]:
 
 
 def q13_twin(events: DataStream) -> DataStream:
-    """Bids with the value of a table."""
+    """Query 13: bids with the value of a table."""
     return events.filter(IsBid()).flat_map(NestedLookUpSide()).map(side_and_price, PAIR)

@@ -61,7 +61,7 @@ class Count(AggregateFunction):
     """Counts bids."""
 
     def create_accumulator(self) -> int:
-        """None yet."""
+        """Begin with 0."""
         return 0
 
     def add(self, value: Any, accumulator: int) -> int:
@@ -119,7 +119,7 @@ class Highest(AggregateFunction):
     """The bids with the highest price of all."""
 
     def create_accumulator(self) -> list[Bid]:
-        """None yet."""
+        """Begin without bids."""
         return []
 
     def add(self, value: Bid, accumulator: list[Bid]) -> list[Bid]:
@@ -192,7 +192,7 @@ class ByTheClockOrAtTheEnd(Trigger[Bid, TimeWindow]):
         return TriggerResult.FIRE_AND_PURGE
 
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
-        """These windows do not merge."""
+        """Do nothing: these windows do not merge."""
 
     def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
         """Wait no longer."""
@@ -282,7 +282,7 @@ class CountRanks(AggregateFunction):
     """Bids, bidders and auctions by rank."""
 
     def create_accumulator(self) -> Ranks:
-        """None yet."""
+        """Begin without bids."""
         return Ranks()
 
     def add(self, value: Bid, accumulator: Ranks) -> Ranks:
@@ -331,7 +331,7 @@ class Prices(AggregateFunction):
     """Bids by rank, and the lowest, highest and average price."""
 
     def create_accumulator(self) -> list[int]:
-        """Bids of each rank, lowest, highest and sum."""
+        """Begin with the bids of each rank, lowest, highest and sum."""
         return [0, 0, 0, 2**62, 0, 0]
 
     def add(self, value: Bid, accumulator: list[int]) -> list[int]:

@@ -60,14 +60,14 @@ def make_table(keys: Keys, seed: int = 1) -> list[Any]:
 
 
 def produced(table: Sequence[Any], start: int, stop: int) -> Iterator[Chunk]:
-    """Makes pair after pair."""
+    """Make pair after pair."""
     size = len(table)
     for at in range(start, stop, PAIRS_PER_CHUNK):
         yield Chunk([(table[number % size], number) for number in range(at, min(at + PAIRS_PER_CHUNK, stop))])
 
 
 def sliced(table: Sequence[Any], start: int, stop: int) -> Iterator[Chunk]:
-    """Cuts chunks out of a ready list, which is as long as the reader's share."""
+    """Cut chunks out of a ready list, which is as long as the reader's share."""
     ready = [(table[number % len(table)], number) for number in range(start, stop)]
     return (Chunk(ready[at : at + PAIRS_PER_CHUNK]) for at in range(0, len(ready), PAIRS_PER_CHUNK))
 
@@ -94,7 +94,7 @@ def share(num_pairs: int, subtask: int, parallelism: int) -> tuple[int, int]:
 
 
 def lambdas(pairs: DataStream, key_type: TypeInformation) -> DataStream:
-    """Everything is called as the user wrote it."""
+    """Sum by functions that are all called as the user wrote them."""
     return pairs.key_by(lambda pair: pair[0], key_type).reduce(lambda one, other: (one[0], one[1] + other[1]))
 
 
@@ -136,7 +136,7 @@ class Job:
         return Keep.last_cycles(self.num_pairs, self.keys.table, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
-        """Exactly one output per pair, and every key ends at the sum that it has."""
+        """Check that there is one output per pair, and that every key ends at its sum."""
         if self.inspects_all:
             check_num_outputs(reports, self.num_pairs)
             check_increments(reports, (self.increments(number, num_readers) for number in range(num_readers)))

@@ -69,7 +69,7 @@ class Spending(KeyedProcessFunction):
 
 
 def json_dicts(lines: DataStream) -> DataStream:
-    """Events of a shop: what users spend."""
+    """Sum the amounts that users spend in a shop."""
     events = lines.map(lambda line: json.loads(line)).filter(lambda event: event["action"] != "view")
     return events.key_by(lambda event: event["user"]).process(Spending(), PAIR)
 
@@ -117,7 +117,7 @@ def id_of_user(event: dict[str, Any]) -> int | str:
 
 
 def json_dicts_twin(lines: DataStream) -> DataStream:
-    """Nested events, keys of two types."""
+    """Compute ``json_dicts`` from nested events, with keys of two types."""
     return lines.flat_map(Decode()).filter(is_no_view).key_by(id_of_user).process(SpendingByKind(), PAIR)
 
 
@@ -144,7 +144,7 @@ class Traffic(KeyedProcessFunction):
 
 
 def log_dataclasses(lines: DataStream) -> DataStream:
-    """Requests to a web server: bytes per address."""
+    """Sum the bytes per address of requests to a web server."""
     hits = lines.map(parse_hit).filter(lambda hit: hit.status < 500)
     return hits.key_by(lambda hit: hit.address).process(Traffic(), PAIR)
 
@@ -188,7 +188,7 @@ class TrafficByPath(KeyedProcessFunction):
 
 
 def log_dataclasses_twin(lines: DataStream) -> DataStream:
-    """Dicts in dicts for dataclasses, a tuple as the key."""
+    """Compute ``log_dataclasses`` with dicts in dicts for dataclasses, and a tuple as the key."""
     return lines.flat_map(parsed_hits).filter(IsNoFailure()).key_by(address_and_method).process(TrafficByPath(), PAIR)
 
 
@@ -215,7 +215,7 @@ class Extremes(KeyedProcessFunction):
 
 
 def csv_namedtuples(lines: DataStream) -> DataStream:
-    """Readings of sensors: totals per sensor."""
+    """Sum the readings of each sensor."""
     readings = lines.map(parse_reading).filter(lambda reading: reading.quality == "ok")
     return readings.key_by(lambda reading: reading.sensor).process(Extremes(), PAIR)
 
@@ -262,7 +262,9 @@ class ExtremesByPlace(KeyedProcessFunction):
 
 
 def csv_namedtuples_twin(lines: DataStream) -> DataStream:
-    """NamedTuples in NamedTuples, values of three types, a NamedTuple as the key."""
+    """Compute ``csv_namedtuples`` with NamedTuples in NamedTuples, values of three types, and a NamedTuple as the
+    key.
+    """
     return lines.map(ParseMeasurement()).filter(has_value).key_by(ByPlace()).process(ExtremesByPlace(), PAIR)
 
 
@@ -299,7 +301,7 @@ class Sales(KeyedProcessFunction):
 
 
 def typed_rows(lines: DataStream) -> DataStream:
-    """Orders: what customers of one country bought."""
+    """Sum the orders of customers of one country."""
     sales = lines.map(sale_row, SALE).filter(lambda row: row["country"] == "DE")
     return sales.key_by(lambda row: row["customer"], Types.STRING()).process(Sales(), PAIR)
 
@@ -337,7 +339,7 @@ class NestedSales(KeyedProcessFunction):
 
 
 def typed_rows_twin(lines: DataStream) -> DataStream:
-    """Rows in rows, by position, a tuple as the key."""
+    """Compute ``typed_rows`` with rows in rows, by position, and a tuple as the key."""
     sales = lines.flat_map(nested_sale_rows, NESTED_SALE).filter(is_german)
     return sales.key_by(customer_and_country, Types.TUPLE([Types.STRING(), Types.STRING()])).process(
         NestedSales(), PAIR
@@ -363,7 +365,7 @@ def added(one: tuple[str, int], other: tuple[str, int]) -> tuple[str, int]:
 
 
 def text_tuples(lines: DataStream) -> DataStream:
-    """Letters per word; the reduce function is called for every word."""
+    """Sum the letters per word; the reduce function is called for every word."""
     return lines.flat_map(pairs_of_line, PAIR).key_by(lambda pair: pair[0], Types.STRING()).reduce(added)
 
 
@@ -397,7 +399,7 @@ def pair_of(record: list[Any]) -> tuple[str, int]:
 
 
 def text_tuples_twin(lines: DataStream) -> DataStream:
-    """Lists with dicts for tuples."""
+    """Compute ``text_tuples`` with lists and dicts for tuples."""
     return lines.flat_map(listed_words).key_by(word_of).reduce(AddLetters()).map(pair_of, PAIR)
 
 
@@ -481,5 +483,5 @@ def customer_of(value: dict[str, Any]) -> str:
 
 
 def two_streams_twin(order_lines: DataStream, customer_lines: DataStream) -> DataStream:
-    """CoMap to dicts in dicts, which are keyed behind it."""
+    """Compute ``two_streams`` by a CoMap to dicts in dicts, which are keyed after it."""
     return order_lines.connect(customer_lines).map(ParseBoth()).key_by(customer_of).process(EnrichDicts(), PAIR)

@@ -11,7 +11,7 @@ _GAMMA: Final = 0x9E3779B97F4A7C15
 
 
 def scattered(number: int, draw: int = 0) -> int:
-    """64 bits for a number; ``draw`` tells apart the draws that are made for one number."""
+    """Return 64 bits for a number; ``draw`` tells apart the draws that are made for one number."""
     bits = (number * 16 + draw + 1) * _GAMMA & _MASK
     bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _MASK

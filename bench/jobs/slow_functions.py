@@ -369,7 +369,7 @@ def behind_key_by(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def generated(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """Five results of each record."""
+    """Give five results of each record."""
     return numbers(env).flat_map(SlowGenerator(beats, 5, 100), Types.LONG())
 
 
@@ -414,7 +414,7 @@ def asked(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
 
 
 def written(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
-    """Into a slow sink; the results, which are none, are for the client alone."""
+    """Write into a slow sink; the client gets a stream without results."""
     read = numbers(env)
     read.sink_to(SlowSink(beats, 10))
     return read.filter(lambda value: value < 0)

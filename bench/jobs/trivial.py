@@ -13,7 +13,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 
 
 def main(parallelism: int) -> None:
-    """Ten numbers, squared."""
+    """Square ten numbers."""
     environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     numbers = environment.from_collection(range(10), Types.LONG())
     squares = numbers.map(lambda number: number * number, Types.LONG()).execute_and_collect("trivial", limit=10)

@@ -42,7 +42,7 @@ class Rows:
         )
 
     def numbers(self, subtask: int, parallelism: int) -> Iterator[tuple[Any, Any, Any]]:
-        """Key numbers, amounts and times of each batch."""
+        """Yield key numbers, amounts and times of each batch."""
         step = parallelism * ROWS_PER_BATCH
         for at in range(subtask, self.num_rows, step):
             numbers = np.arange(at, min(at + step, self.num_rows), parallelism)

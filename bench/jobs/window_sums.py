@@ -81,7 +81,7 @@ def reduced(records: DataStream) -> DataStream:
 
 
 def reduced_twin(records: DataStream) -> DataStream:
-    """Keys are texts."""
+    """Sum by a reduce function; keys are texts."""
     keyed = out_of_order(records).key_by(lambda record: record[0], Types.STRING())
     windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
     sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1], one[2]))
@@ -130,7 +130,7 @@ def aggregated(records: DataStream) -> DataStream:
 
 
 def aggregated_twin(records: DataStream) -> DataStream:
-    """Keys are texts."""
+    """Sum by an aggregate function; keys are texts."""
     keyed = out_of_order(records).key_by(lambda record: record[0], Types.STRING())
     windows = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
     return windows.aggregate(Total(), WithStart(), Types.LONG(), PAIR)

@@ -54,7 +54,7 @@ PAIR: Final = Types.TUPLE([Types.STRING(), Types.LONG()])
 
 @lru_cache(maxsize=1)
 def make_lines(num_words: int = MADE_WORDS, seed: int = 1) -> list[str]:
-    """Lines of Zipf-distributed words: the word of rank r is drawn with a probability proportional to 1 / r."""
+    """Return lines of Zipf-distributed words: the word of rank r is drawn with a probability proportional to 1 / r."""
     weights = itertools.accumulate(1.0 / rank for rank in range(1, NUM_DISTINCT + 1))
     vocabulary = [f"word{number:05d}" for number in range(NUM_DISTINCT)]
     drawn = random.Random(seed).choices(vocabulary, cum_weights=list(weights), k=num_words)
@@ -62,14 +62,14 @@ def make_lines(num_words: int = MADE_WORDS, seed: int = 1) -> list[str]:
 
 
 def produced(lines: Sequence[str], start: int, stop: int) -> Iterator[Chunk]:
-    """Looks up line after line."""
+    """Look up line after line."""
     size = len(lines)
     for at in range(start, stop, LINES_PER_CHUNK):
         yield Chunk([lines[number % size] for number in range(at, min(at + LINES_PER_CHUNK, stop))])
 
 
 def sliced(lines: Sequence[str], start: int, stop: int) -> Iterator[Chunk]:
-    """Cuts chunks out of the ready list."""
+    """Cut chunks out of the ready list."""
     size = len(lines)
     while start < stop:
         at = start % size
@@ -120,7 +120,7 @@ def _added(one: tuple[str, int], other: tuple[str, int]) -> tuple[str, int]:
 
 
 def called(lines: DataStream) -> DataStream:
-    """Everything is called as the user wrote it."""
+    """Count by functions that are all called as the user wrote them."""
     return lines.flat_map(_pairs_of, PAIR).key_by(_word_of, Types.STRING()).reduce(_added)
 
 
@@ -147,7 +147,7 @@ def built_in_sum(lines: DataStream) -> DataStream:
 
 
 def columns(lines: DataStream) -> DataStream:
-    """Words are counted as they are; the results stay columns."""
+    """Count the words as they are; the results stay columns."""
     words = lines.flat_map(lambda line: line.split(), Types.STRING())
     return words.key_by(lambda word: word, Types.STRING()).count()
 
@@ -170,7 +170,7 @@ class ListCountInState(CountInState):
     """The twin, which returns a list."""
 
     def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> list[tuple[str, int]]:  # type: ignore[override]  # both are results
-        """Another spelling."""
+        """Count one word, in another spelling."""
         state = self.count
         before = state.value()
         after = value[1] if before is None else before + value[1]
@@ -234,7 +234,7 @@ class Job:
         return Keep.last_cycles(self.num_words, self.made_words, parallelism)
 
     def check(self, reports: Reports, num_readers: int) -> None:
-        """Exactly one output per word, and every word ends at the count that it has."""
+        """Check that there is one output per word, and that every word ends at its count."""
         if self.inspects_all:
             check_num_outputs(reports, self.num_words)
             check_increments(reports, (self._increments(number, num_readers) for number in range(num_readers)))

@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def contender(job: Job) -> Contender:
-    """Word count."""
+    """Return the word count in Bytewax."""
     num_words = min(job.num_words, NUM_WORDS)
     smaller = replace(job, num_words=num_words, made_words=min(job.made_words, num_words // 10))
     return Contender(

@@ -33,7 +33,7 @@ def q0(events: Stream) -> Stream:
 
 
 def q1(events: Stream) -> Stream:
-    """Prices in another currency."""
+    """Query 1: prices in another currency."""
     return op.map("pair", op.map("euros", _bids_of(events), _in_euros), lambda bid: (bid.channel, bid.price))
 
 
@@ -42,7 +42,7 @@ def _in_euros(bid: Bid) -> Bid:
 
 
 def q2(events: Stream) -> Stream:
-    """Bids on some auctions."""
+    """Query 2: bids on some auctions."""
     some = op.filter("some", _bids_of(events), lambda bid: bid.auction % 123 == 0)
     return op.map("pair", some, lambda bid: (str(bid.auction), bid.price))
 
@@ -123,7 +123,7 @@ def _merged(one: list[int], other: list[int]) -> list[int]:
 
 
 def q13(events: Stream) -> Stream:
-    """Bids with the value of a table."""
+    """Query 13: bids with the value of a table."""
     side = side_values()
 
     def look_up(bid: Bid) -> tuple[int, int, int, int, str]:

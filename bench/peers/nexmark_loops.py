@@ -37,7 +37,7 @@ def q0_twin(events: NestedEvents) -> Found:
 
 
 def q1(events: Events) -> Found:
-    """Prices in another currency."""
+    """Query 1: prices in another currency."""
     sums, num_outputs = dict[str, int](), 0
     for event in events:
         if isinstance(event, Bid):
@@ -49,7 +49,7 @@ def q1(events: Events) -> Found:
 
 
 def q1_twin(events: NestedEvents) -> Found:
-    """Prices in another currency."""
+    """Query 1: prices in another currency."""
     sums, num_outputs = dict[str, int](), 0
     for event in events:
         if event["kind"] == "bid":
@@ -61,7 +61,7 @@ def q1_twin(events: NestedEvents) -> Found:
 
 
 def q2(events: Events) -> Found:
-    """Bids on some auctions."""
+    """Query 2: bids on some auctions."""
     sums, num_outputs = dict[str, int](), 0
     for event in events:
         if isinstance(event, Bid) and event.auction % 123 == 0:
@@ -72,7 +72,7 @@ def q2(events: Events) -> Found:
 
 
 def q2_twin(events: NestedEvents) -> Found:
-    """Bids on some auctions."""
+    """Query 2: bids on some auctions."""
     sums, num_outputs = dict[str, int](), 0
     for event in events:
         bid = event.get("bid")
@@ -189,7 +189,7 @@ def q11_twin(events: NestedEvents) -> Found:
 
 
 def q13(events: Events) -> Found:
-    """Bids with the value of a table."""
+    """Query 13: bids with the value of a table."""
     side = side_values()
     sums, num_outputs = dict[str, int](), 0
     for event in events:
@@ -201,7 +201,7 @@ def q13(events: Events) -> Found:
 
 
 def q13_twin(events: NestedEvents) -> Found:
-    """Bids with the value of a table."""
+    """Query 13: bids with the value of a table."""
     side = side_values()
     sums, num_outputs = dict[str, int](), 0
     for event in events:

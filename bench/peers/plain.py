@@ -61,8 +61,8 @@ def _sum(table: list[Any], num_pairs: int) -> dict[Any, int]:
 
 
 def sum_arrays(job: PairJob, source: str, batch: int = 65_536) -> Contender:
-    """numpy, one core: one sum per key and batch; ``source`` as of our jobs: batches that are made when they are
-    needed, or cut out.
+    """Return numpy, on one core: one sum per key and batch; ``source`` as of our jobs: batches that are made when they
+    are needed, or cut out.
     """
 
     def run() -> Run:

@@ -34,7 +34,7 @@ State = dict[str, Any]
 
 
 def json_dicts(lines: Stream) -> Stream:
-    """Events of a shop: what users spend."""
+    """Sum the amounts that users spend in a shop."""
     events = op.filter("no views", op.map("parse", lines, json.loads), lambda event: event["action"] != "view")
     return op.stateful_map("spend", op.key_on("user", events, lambda event: event["user"]), _spend)
 
@@ -48,7 +48,7 @@ def _spend(state: State | None, event: dict[str, Any]) -> tuple[State, int]:
 
 
 def json_dicts_twin(lines: Stream) -> Stream:
-    """Nested events."""
+    """Compute ``json_dicts`` from nested events."""
     events = op.map("parse", lines, json.loads)
     events = op.filter("no views", events, lambda event: event["items"] and event["action"] != "view")
     return op.stateful_map("spend", op.key_on("user", events, lambda event: repr(event["user"]["id"])), _spend_by_kind)
@@ -64,7 +64,7 @@ def _spend_by_kind(state: State | None, event: dict[str, Any]) -> tuple[State, i
 
 
 def log_dataclasses(lines: Stream) -> Stream:
-    """Requests to a web server: bytes per address."""
+    """Sum the bytes per address of requests to a web server."""
     hits = op.filter("answered", op.map("parse", lines, parse_hit), lambda hit: hit.status < 500)
     return op.stateful_map("traffic", op.key_on("address", hits, lambda hit: hit.address), _traffic)
 
@@ -79,7 +79,7 @@ def _traffic(state: State | None, hit: Hit) -> tuple[State, int]:
 
 
 def log_dataclasses_twin(lines: Stream) -> Stream:
-    """Dicts in dicts for dataclasses."""
+    """Compute ``log_dataclasses`` with dicts in dicts for dataclasses."""
     hits = op.filter("answered", op.map("parse", lines, parse_hit_dict), lambda hit: hit["status"] < 500)
     keyed = op.key_on("address and method", hits, lambda hit: f"{hit['address']} {hit['request']['method']}")
     return op.stateful_map("traffic", keyed, _traffic_by_path)
@@ -94,7 +94,7 @@ def _traffic_by_path(state: State | None, hit: dict[str, Any]) -> tuple[State, i
 
 
 def csv_namedtuples(lines: Stream) -> Stream:
-    """Readings of sensors: totals per sensor."""
+    """Sum the readings of each sensor."""
     readings = op.filter("good", op.map("parse", lines, parse_reading), lambda reading: reading.quality == "ok")
     return op.stateful_map("extremes", op.key_on("sensor", readings, lambda reading: reading.sensor), _extremes)
 
@@ -109,7 +109,7 @@ def _extremes(state: State | None, reading: Reading) -> tuple[State, int]:
 
 
 def csv_namedtuples_twin(lines: Stream) -> Stream:
-    """NamedTuples in NamedTuples, values of three types."""
+    """Compute ``csv_namedtuples`` with NamedTuples in NamedTuples, and values of three types."""
     measurements = op.filter(
         "good", op.map("parse", lines, parse_measurement), lambda measurement: measurement.tenths is not None
     )
@@ -125,7 +125,7 @@ def _extremes_by_place(state: list[Any] | None, measurement: Measurement) -> tup
 
 
 def typed_rows(lines: Stream) -> Stream:
-    """Orders: what customers of one country bought; NamedTuples for rows."""
+    """Sum the orders of customers of one country; NamedTuples for rows."""
     sales = op.filter("german", op.map("parse", lines, parse_sale), lambda sale: sale.country == "DE")
     return op.stateful_map("sales", op.key_on("customer", sales, lambda sale: sale.customer), _sales)
 
@@ -139,7 +139,7 @@ def _sales(state: State | None, sale: Sale) -> tuple[State, int]:
 
 
 def typed_rows_twin(lines: Stream) -> Stream:
-    """Tuples in tuples."""
+    """Compute ``typed_rows`` with tuples in tuples."""
     sales = op.filter("german", op.map("parse", lines, nested_sale), lambda sale: sale[0][1] == "DE")
     return op.stateful_map(
         "sales", op.key_on("customer", sales, lambda sale: f"{sale[0][0]} {sale[0][1]}"), _nested_sales
@@ -155,7 +155,7 @@ def _nested_sales(state: list[int] | None, sale: tuple[Any, tuple[int, int]]) ->
 
 
 def text_tuples(lines: Stream) -> Stream:
-    """Letters per word."""
+    """Sum the letters per word."""
     return op.stateful_map(
         "add", op.flat_map("split", lines, lambda line: [(word, len(word)) for word in line.split()]), _add
     )
@@ -204,7 +204,7 @@ def _enrich(state: State | None, value: Order | Customer) -> tuple[State, Iterab
 
 
 def two_streams_twin(order_lines: Stream, customer_lines: Stream) -> Stream:
-    """Dicts in dicts."""
+    """Compute ``two_streams`` with dicts in dicts."""
     orders = op.map("parse order", order_lines, parse_order_dict)
     customers = op.map("parse customer", customer_lines, parse_customer_dict)
     both = op.key_on("customer", op.merge("both", orders, customers), lambda value: value["customer"])

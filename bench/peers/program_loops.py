@@ -28,7 +28,7 @@ Lines = Iterator[str]
 
 
 def json_dicts(lines: Lines) -> Found:
-    """Events of a shop: what users spend."""
+    """Sum the amounts that users spend in a shop."""
     users: dict[str, dict[str, int]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -46,7 +46,7 @@ def json_dicts(lines: Lines) -> Found:
 
 
 def json_dicts_twin(lines: Lines) -> Found:
-    """Nested events, keys of two types."""
+    """Compute ``json_dicts`` from nested events, with keys of two types."""
     users: dict[int | str, dict[str, Any]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -65,7 +65,7 @@ def json_dicts_twin(lines: Lines) -> Found:
 
 
 def log_dataclasses(lines: Lines) -> Found:
-    """Requests to a web server: bytes per address."""
+    """Sum the bytes per address of requests to a web server."""
     addresses: dict[str, dict[str, int]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -83,7 +83,7 @@ def log_dataclasses(lines: Lines) -> Found:
 
 
 def log_dataclasses_twin(lines: Lines) -> Found:
-    """Dicts in dicts for dataclasses, a tuple as the key."""
+    """Compute ``log_dataclasses`` with dicts in dicts for dataclasses, and a tuple as the key."""
     addresses: dict[tuple[str, str], dict[str, Any]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -101,7 +101,7 @@ def log_dataclasses_twin(lines: Lines) -> Found:
 
 
 def csv_namedtuples(lines: Lines) -> Found:
-    """Readings of sensors: totals per sensor."""
+    """Sum the readings of each sensor."""
     sensors: dict[str, dict[str, int]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -119,7 +119,9 @@ def csv_namedtuples(lines: Lines) -> Found:
 
 
 def csv_namedtuples_twin(lines: Lines) -> Found:
-    """NamedTuples in NamedTuples, values of three types, a NamedTuple as the key."""
+    """Compute ``csv_namedtuples`` with NamedTuples in NamedTuples, values of three types, and a NamedTuple as the
+    key.
+    """
     places: dict[Any, list[int | float]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -135,7 +137,7 @@ def csv_namedtuples_twin(lines: Lines) -> Found:
 
 
 def typed_rows(lines: Lines) -> Found:
-    """Orders: what customers of one country bought."""
+    """Sum the orders of customers of one country."""
     customers: dict[str, dict[str, int]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -152,7 +154,7 @@ def typed_rows(lines: Lines) -> Found:
 
 
 def typed_rows_twin(lines: Lines) -> Found:
-    """Tuples in tuples, a tuple as the key."""
+    """Compute ``typed_rows`` with tuples in tuples, and a tuple as the key."""
     customers: dict[tuple[str, str], list[int]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -169,7 +171,7 @@ def typed_rows_twin(lines: Lines) -> Found:
 
 
 def text_tuples(lines: Lines) -> Found:
-    """Letters per word."""
+    """Sum the letters per word."""
     last, num_outputs = dict[str, int](), 0
     for line in lines:
         for word in line.split():
@@ -179,7 +181,7 @@ def text_tuples(lines: Lines) -> Found:
 
 
 def text_tuples_twin(lines: Lines) -> Found:
-    """Dicts in a dict."""
+    """Compute ``text_tuples`` with dicts in a dict."""
     words: dict[str, dict[str, int]] = {}
     last, num_outputs = dict[str, int](), 0
     for line in lines:
@@ -203,7 +205,7 @@ def two_streams(order_lines: Lines, customer_lines: Lines) -> Found:
 
 
 def two_streams_twin(order_lines: Lines, customer_lines: Lines) -> Found:
-    """Dicts in dicts."""
+    """Compute ``two_streams`` with dicts in dicts."""
     customers = {customer["customer"]: customer["terms"] for customer in map(parse_customer_dict, customer_lines)}
     last, num_outputs = dict[str, int](), 0
     for line in order_lines:

@@ -29,7 +29,7 @@ _JOB_TIMEOUT_S: Final = 300.0
 
 
 def contender(cluster: FlinkCluster, mode: str, job: Job) -> Contender:
-    """Word count in one of the modes."""
+    """Return the word count in one of PyFlink's modes."""
     num_words = min(job.num_words, NUM_WORDS[mode])
     smaller = replace(job, num_words=num_words, made_words=min(job.made_words, num_words // 10))
     run = partial(run_once, cluster, mode, smaller)

@@ -62,7 +62,7 @@ def start_cluster(stack: ExitStack) -> WorkCluster:
 
 
 def write_names(folder: Path) -> None:
-    """Modules of flowlet's names that have everything of PyFlink's modules of these names."""
+    """Write modules of flowlet's names that have everything of PyFlink's modules of these names."""
     packages = {name.rpartition("/")[0] for name in _SAME_NAMES if "/" in name} | {""}
     for name in _SAME_NAMES:
         module = folder / "flowlet" / (f"{name}/__init__.py" if name in packages else f"{name}.py")

@@ -144,7 +144,7 @@ class Verifier:
             self._on_first()
 
     def finish(self) -> None:
-        """Everything has arrived."""
+        """Note the time: everything has arrived."""
         self.last_ns = time.monotonic_ns()
 
     @property

@@ -25,7 +25,7 @@ class _CheckingHead:
         self._check = verifier.check
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Records of as many bytes as a buffer has."""
+        """Check records of as many bytes as a buffer has."""
         for value in chunk.values:
             self._check(memoryview(value))
 

@@ -39,7 +39,7 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
 
 
 def send_all(connection: socket.socket, frames: list[memoryview]) -> None:
-    """``sendmsg`` until nothing is left; on a blocking socket nearly always once."""
+    """Call ``sendmsg`` until nothing is left; on a blocking socket nearly always once."""
     sent = connection.sendmsg(frames)
     while frames:
         while frames and sent >= len(frames[0]):

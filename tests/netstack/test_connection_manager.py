@@ -55,7 +55,7 @@ def remote(gate: object) -> RemoteInputChannel:
 
 
 def failing_connect(num_failures: int, attempts: list[int]) -> Connect:
-    """Refuses so often, then connects."""
+    """Return a ``connect`` that refuses some times, then connects."""
 
     async def attempt(
         config: NetstackConfig, connection_id: ConnectionID, handlers_factory: HandlersFactory, timeout_s: float

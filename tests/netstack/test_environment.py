@@ -138,7 +138,7 @@ def in_thread(target: Callable[..., object], *args: object) -> threading.Thread:
 
 
 def emit(partition: ResultPartition, num_records: int) -> None:
-    """Whole segments of zeros to subpartition 0."""
+    """Emit whole segments of zeros to subpartition 0."""
     for _ in range(num_records):
         partition.emit_record(bytes(SEGMENT), 0)
 

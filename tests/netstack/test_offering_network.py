@@ -417,7 +417,7 @@ async def offered(
 
 
 def never_offered() -> OfferedPartition:
-    """Stands where a partition would be, if it came to an offer."""
+    """Return a partition for a test in which no offer is made."""
     nobody: Any = None
     return OfferedPartition(nobody, 2)
 

@@ -13,7 +13,7 @@ from tests.waiting import LONG_S
 
 @pytest.fixture
 def tiny_switch_interval() -> Iterator[None]:
-    """Threads change places as often as the interpreter can manage."""
+    """Let threads change places as often as the interpreter can manage."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -28,7 +28,7 @@ def _no_time_slice_comes_to_the_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def network() -> Iterator[NetworkBufferPool]:
-    """Flink's: 1,024 segments."""
+    """A network pool of Flink's size: 1,024 segments."""
     pool = NetworkBufferPool(NUM_BUFFERS, SEGMENT)
     yield pool
     pool.check_invariants()

@@ -33,7 +33,7 @@ def num_in_use(pool: LocalBufferPool) -> int:
 
 
 def num_overdraft(pool: LocalBufferPool) -> int:
-    """Segments that the pool holds beyond its present size."""
+    """Return the number of segments that the pool holds beyond its present size."""
     return max(0, pool.num_requested - pool.num_buffers)
 
 

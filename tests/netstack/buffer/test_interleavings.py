@@ -34,7 +34,7 @@ class Listener:
 
 
 def write(pool: LocalBufferPool, num_buffers: int) -> None:
-    """Holds one builder at a time, so that everybody can have one some day."""
+    """Hold one builder at a time, so that every writer can have one some day."""
     for index in range(num_buffers):
         pool.request_builder_blocking(index % 2).close()
 
@@ -60,7 +60,7 @@ def listen(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
 
 
 def churn(network: NetworkBufferPool, rng: random.Random, num_times: int) -> None:
-    """Pools and exclusive segments that come and go: sizes change all the time."""
+    """Create and destroy pools and exclusive segments, so that sizes change all the time."""
     for _ in range(num_times):
         try:
             if rng.random() < 0.5:

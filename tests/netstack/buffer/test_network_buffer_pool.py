@@ -33,7 +33,7 @@ SIZE = 64
 
 @pytest.fixture
 def ten() -> Iterator[NetworkBufferPool]:
-    """Ten segments; a test that does not bring all of them back fails."""
+    """A network pool of ten segments; a test that does not return all of them fails."""
     pool = NetworkBufferPool(10, SIZE)
     yield pool
     pool.check_invariants()

@@ -78,5 +78,5 @@ class RemoteGate:
 
 
 def kinds(found: list[BufferOrEvent]) -> list[tuple[int, bool, bool, bool]]:
-    """Channel, whether it is an event, more, more with priority."""
+    """Return, of each item, the channel, whether it is an event, and whether more, and more with priority, follow."""
     return [(one.channel_index, one.event is not None, one.more_available, one.more_priority_events) for one in found]

@@ -67,7 +67,7 @@ class Fixture:
         self.gate.request_partitions()
 
     def receive(self, index: int, num_buffers: int = 1) -> None:
-        """Buffers that say which of their channel they are."""
+        """Receive buffers that say which of their channel they are."""
         channel, number = self.remote[index], self.next_numbers[index]
         buffers = channel.allocate_run(2, num_buffers)
         assert len(buffers) == num_buffers
@@ -94,7 +94,7 @@ class Fixture:
         self.next_numbers[index] += 1
 
     def poll(self, max_items: int = 8) -> list[tuple[int, int] | Event | None]:
-        """Channel and number of each buffer, or the event."""
+        """Return channel and number of each buffer, or the event."""
         return self.describe(self.gate.poll_many(max_items))
 
     def describe(self, items: list[BufferOrEvent]) -> list[tuple[int, int] | Event | None]:
@@ -301,7 +301,7 @@ def test_local_channels_come_one_by_one() -> None:
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, channel: RemoteInputChannel, call: Callable[[], object]) -> None:
-    """``call`` happens while ``channel`` is polled, after it was looked at."""
+    """Make ``call`` happen while ``channel`` is polled, after it was looked at."""
     original = channel.next_data
 
     def next_data(max_buffers: int) -> tuple[list[NetworkBuffer], bool]:

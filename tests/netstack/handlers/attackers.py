@@ -114,7 +114,7 @@ class Stranger:
 
 @asynccontextmanager
 async def stranger(address: ConnectionID) -> AsyncIterator[Stranger]:
-    """Connected; closed at the end."""
+    """Connect a stranger, which is closed at the end."""
     one = Stranger(*await asyncio.open_connection(address.host, address.port))
     try:
         yield one

@@ -140,7 +140,7 @@ def response(
 
 
 def run_of(number: int, count: int, first: int = 0, payload: bytes = b"data") -> bytes:
-    """Frames of so many data buffers under consecutive numbers."""
+    """Return frames of data buffers under consecutive numbers."""
     return b"".join(response(number, first + position, payload) for position in range(count))
 
 

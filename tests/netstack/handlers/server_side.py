@@ -66,7 +66,7 @@ class ServerSide:
         self.loop.run_pending()
 
     def sent(self) -> list[BufferResponse | ErrorResponse]:
-        """Everything flushed so far; the pretended kernel takes all of it, again and again, until
+        """Return everything flushed so far; the pretended kernel takes all of it, again and again, until
         nothing more comes.
         """
         found: list[BufferResponse | ErrorResponse] = []
@@ -81,7 +81,7 @@ class ServerSide:
                 found.append(message)
 
     def data(self) -> list[tuple[int, int]]:
-        """Receiver number and sequence number of every data buffer that was sent."""
+        """Return receiver number and sequence number of every data buffer that was sent."""
         responses = [each for each in self.sent() if isinstance(each, BufferResponse)]
         return [
             (int.from_bytes(each.receiver[:8], "big"), each.sequence_number)

@@ -47,7 +47,7 @@ class BothSides:
             is_moving = bool(orders or data)
 
     def read(self, gate: SingleInputGate) -> list[BufferOrEvent]:
-        """Everything that comes, as long as something comes; buffers are recycled at once."""
+        """Read until no more comes; buffers are recycled at once."""
         found: list[BufferOrEvent] = []
         while True:
             self.pump()

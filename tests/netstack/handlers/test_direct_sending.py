@@ -98,7 +98,7 @@ class DirectServer(ServerSide):
         self._direct_decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=4 * config.segment_size_bytes)
 
     def seal(self, key: bytes) -> None:
-        """Everything that is sent from now on must bear the seals of one count, however it is sent."""
+        """Expect that all later frames bear the seals of one count, however they are sent."""
         self.channel.seal = FrameSeal(key, "test")
         self._decoder = self._direct_decoder
         self._decoder.accept(CLIENT_MESSAGE_IDS, FrameSeal(key, "server"))

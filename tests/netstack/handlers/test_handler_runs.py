@@ -74,7 +74,7 @@ def test_a_reader_that_is_alone_sends_what_it_has_as_one_run(server: CountingSer
 
 
 def script(server: ServerSide, partition: ResultPartition) -> None:
-    """Whole buffers, parts of them, events and flushes in between."""
+    """Write whole buffers, parts of them, events and flushes in between."""
     record = bytes(range(256)) * (SEGMENT // 256)
     for number in range(3):
         partition.emit_record(record * 3, 0)

@@ -61,7 +61,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture
 def hopping() -> Iterator[Client]:
-    """Announcements of credit take the hop to the loop, as in production."""
+    """A client whose announcements of credit take the hop to the loop, as in production."""
     one = Client(EmbeddedEventLoop())
     yield one
     one.close()

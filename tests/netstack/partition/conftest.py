@@ -10,7 +10,7 @@ from tests.waiting import LONG_S
 
 @pytest.fixture
 def tiny_switch_interval() -> Iterator[None]:
-    """Threads change places as often as the interpreter can manage."""
+    """Let threads change places as often as the interpreter can manage."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -67,7 +67,7 @@ def recycled_sizes(buffers: Sequence[NetworkBuffer]) -> list[int]:
 
 
 def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
-    """Everything that can be polled, committed or flushed or not; the buffers are recycled."""
+    """Read everything that can be polled, committed or flushed or not; the buffers are recycled."""
     content, events = bytearray(), []
     while (found := view.next_buffer()) is not None:
         if found.buffer.is_buffer:

@@ -74,7 +74,7 @@ def it(tmp_path: Path) -> Iterator[Blocking]:
 
 
 def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
-    """Everything, as a reader with credit does it."""
+    """Read everything, as a reader with credit does."""
     content, events = bytearray(), []
     while view.availability(True)[0]:
         found = view.next_buffer()

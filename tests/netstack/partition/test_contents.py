@@ -76,7 +76,7 @@ def it() -> Iterator[Setup]:
 
 
 def polled(view: ResultSubpartitionView) -> list[Any]:
-    """Contents as they are, data as bytes, events."""
+    """Poll contents as they are, data as bytes, and events."""
     found: list[Any] = []
     while (item := view.next_buffer()) is not None:
         buffer = item.buffer

@@ -818,7 +818,7 @@ def consume(
 
 
 def produce(subpartition: PipelinedSubpartition, arena: Arena, num_buffers: int) -> bytes:
-    """Small buffers, written in pieces, flushed now and then."""
+    """Write small buffers in pieces, and flush now and then."""
     expected = bytearray()
     for number in range(num_buffers):
         builder = arena.builder(8)

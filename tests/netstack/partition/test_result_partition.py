@@ -46,7 +46,7 @@ def it() -> Iterator[Producing]:
 
 @pytest.fixture
 def small() -> Iterator[Producing]:
-    """Buffers of 16 bytes, so that records span them."""
+    """A partition with buffers of 16 bytes, so that records span them."""
     producing = Producing(segment=SEGMENT)
     yield producing
     producing.close()

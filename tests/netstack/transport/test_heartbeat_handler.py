@@ -172,7 +172,7 @@ class Live(Inbox):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Alive for some intervals: the condition counts heartbeats."""
+    """Wait until ``condition`` is true; it counts heartbeats, so that the connection is alive for some intervals."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - there is no event of received bytes
             await asyncio.sleep(0.01)

@@ -63,7 +63,7 @@ class Fixture:
         return buffer
 
     def state(self, index: int = 0) -> tuple[int, int, bool]:
-        """Available and required buffers, and whether the channel stands in line."""
+        """Return available and required buffers, and whether the channel stands in line."""
         channel = self.channels[index]
         channel.check_invariants()
         manager = channel.buffer_manager
@@ -82,7 +82,7 @@ class Fixture:
 
 @pytest.fixture
 def walk() -> Iterator[Fixture]:
-    """2 exclusive and 14 floating buffers, as in Flink's test."""
+    """A channel with 2 exclusive and 14 floating buffers, as in Flink's test."""
     fixture = Fixture(16, 14, 2)
     yield fixture
     fixture.end()

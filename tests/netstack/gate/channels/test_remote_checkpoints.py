@@ -71,7 +71,7 @@ class Fixture:
         self.send_event(barrier, has_priority=barrier.options.is_unaligned)
 
     def send_around(self, barrier: CheckpointBarrier) -> None:
-        """Data of 1 and 2 bytes, the barrier, data of 3 and 4 bytes."""
+        """Send data of 1 and 2 bytes, the barrier, and data of 3 and 4 bytes."""
         self.send(1, 2)
         self.send_barrier(barrier)
         self.send(3, 4)
