@@ -289,7 +289,7 @@ class OperatorOutput:
                 with code.block("else:"):
                     end()
                 code.line(f"{piece} = {next_piece}")
-        # Drop the last references to emitted records, so that operators behind need not copy them.
+        # From here on these variables refer to no emitted record.
         code.line(f"{piece} = {result} = None")
 
     def write_items(self, code: LoopCode, result: str, results: str, blame: Blame, write: Callable[[], None]) -> None:

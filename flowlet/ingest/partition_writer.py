@@ -128,7 +128,7 @@ class PartitionWriter:
 
     @property
     def num_resumed(self) -> int:
-        """How often the partition went on after a failure, at a new run of the gate's job."""
+        """How often the partition was offered again after a failure, at the gate's place at that time, and went on."""
         return self._num_resumed
 
     @property

@@ -558,6 +558,9 @@ class MultipleInputProcessor:
             each.close()
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """Have ``on_available`` called, on any thread, when an input that has not ended gets data."""
+        """Have ``on_available`` called, on any thread, when an input that has not ended gets data.
+
+        It is called at once if one has data already.
+        """
         for each in self._awaited():
             each.watch(on_available)

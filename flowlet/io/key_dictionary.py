@@ -1,6 +1,6 @@
 """Encodes text keys as codes, for all channels of one writer, while that pays.
 
-Keys bypass a dictionary when most of them are new, so that looking them up costs more than it saves.
+Keys bypass a dictionary when so many of them are new that looking them up costs more than it saves.
 
 Hot path, per chunk: one dictionary probe per key, in C; Python code only for new keys.
 

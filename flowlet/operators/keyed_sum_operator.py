@@ -30,7 +30,11 @@ from flowlet.records import Chunk
 
 
 def field_to_sum(record: Any, position: int | str) -> Any:
-    """The number to sum.  Raises TypeError: the record has no such field, or it holds no number."""
+    """The number to sum.
+
+    Raises TypeError: it is no number, or the record is of a type without such a field.  If another record lacks the
+    field, its own error passes.
+    """
     if isinstance(record, tuple):
         value = record[_index(record, position)]
     elif isinstance(record, list | Row):

@@ -21,8 +21,8 @@ Format:     ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the 
             number of fields, a column of their names, a class reference; a column for each field.  PICKLES: u16 number
             of class tables; if there are any, a column of these (bytes), and a column with the 1-based place of each
             record's table, or 0; then a column of sizes, and the pickles of all records.  BATCH: an Arrow message with
-            records of a declared type (``types/declared_records``); few of them are PACKED.  CODED, ARRAY, ARROW and
-            SHORT_TEXTS occur as records or their fields, PACKED, PICKLES and BATCH only as records.
+            records of a declared type (``types/declared_records``), which are PACKED if there are few.  CODED, ARRAY,
+            ARROW and SHORT_TEXTS occur as records or their fields, PACKED, PICKLES and BATCH only as records.
 Invariants: values come back with exactly the types, signs, NaN bits and (lone) surrogates that they went in with,
             whatever the kind of column; numbers, codes and Arrow arrays keep their representation, too.  Identity
             within a record is kept.  Two records never share a mutable object afterwards, unless the whole list is one

@@ -97,7 +97,10 @@ class LightTask:
         return f"<LightTask, the last time {self._pause_ns / 1e9:g} s on its own thread>"
 
     def try_run(self, suspension: Suspension) -> bool:
-        """Process the data that arrived, so that ``suspension`` stays; False: the task's own thread must do it."""
+        """Process the data that arrived, instead of resuming ``suspension``.
+
+        False: the task's own thread must do it.
+        """
         if not self.is_loop_thread():
             return False
         now_ns = self.clock_ns()

@@ -454,8 +454,8 @@ class StreamTask(ABC):
         """Have the suspension resumed when ``_has_event`` becomes true, or more often."""
 
     def _start_draining(self) -> None:
-        # While the operators wait for their last results, the task takes mails and so checkpoints.  It takes none once
-        # the first operator has finished: a checkpoint must not hold some operators after ``finish`` and others before.
+        # While the operators wait for their last results, the task takes mails, and so checkpoints.  So it waits before
+        # any operator finishes: a checkpoint must not hold some operators after ``finish`` and others before.
         if self.checkpoints is not None:
             self.checkpoints.draining_began(self._resume_draining)
         self._phase = _Phase.DRAINING

@@ -275,7 +275,8 @@ class WindowOperator(UserFunctionOperator):
     def _evaluate(self, window: Any, state_window: Any, timestamp: int | None, *, is_kept: bool) -> bool:
         """Call the window function and emit its results; False: the window is empty.
 
-        ``is_kept``: the window keeps its contents, so the function gets copies of the values that can change.
+        ``is_kept``: the window keeps its contents, so the function, or the consumers of the contents if there is no
+            function, get copies of the values that can change.
         """
         self._states.enter(state_window)
         contents = self._called(window, self._contents.get)

@@ -266,7 +266,7 @@ class RemoteGateReader(SourceReaderBase):
             self._acknowledge(checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
-        """Forget a checkpoint that has failed, and ask for another one if a partition has ended."""
+        """Forget a checkpoint that has failed, and ask for another one if ends of partitions wait for one."""
         if self._ledger is not None:
             self._ledger.abort(checkpoint_id)
         if self.waits_for_checkpoints and self._ended:

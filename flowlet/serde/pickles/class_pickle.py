@@ -385,7 +385,7 @@ def _make(tracker_id: str, skeleton: Any) -> type:
 
 
 def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]]) -> None:
-    """Set the attributes of a class that ``_make`` made, and of its members; called by pickles."""
+    """Set the attributes of a class that ``_make`` returned, and of its members; called by pickles."""
     if _keeps_classes.get() and cls not in _unfinished:
         return
     attributes, members = state

@@ -283,8 +283,8 @@ _OURS: Final = ("flowlet", "netstack")
 class _Part:
     """A part of an object.
 
-    ``suffix`` follows the name of the variable that has the object; without such a variable the part is called
-    ``name``, at ``place``.
+    ``suffix`` follows the name of the variable that has the object; without a suffix, or such a variable, the part is
+    called ``name``, at ``place``.
     """
 
     value: Any
