@@ -274,7 +274,7 @@ class EventTimeStream:
     def _write_checked_and_seen(self, code: LoopCode, timestamp: str, blame: Blame) -> None:
         """Write the statements that check a timestamp and remember the largest.
 
-        A timestamp above the largest so far is not too small, so most need one comparison.
+        A timestamp above the largest so far is not too small, so most need no test for that.
         """
         largest, advice = self._write_largest(code), code.bind(_advice, "advice")
         code.line(f"if type({timestamp}) is not int: raise {advice}({timestamp})", blame)
