@@ -169,7 +169,7 @@ def test_a_function_is_run_on_the_loop_and_waited_for() -> None:
 
 
 def test_all_calls_have_ended_when_they_were_cancelled() -> None:
-    """What they do in ``finally`` included; nobody is told."""
+    """``cancel_all`` returns when the calls have ended, with all that they do in ``finally``; no end is notified."""
     notified = Notified()
     ended: list[object] = []
 
@@ -266,7 +266,7 @@ def test_no_outcome_waits_without_a_notification() -> None:
 
 
 def test_a_call_that_is_cancelled_before_its_first_step_runs_no_code() -> None:
-    """It has begun as soon as the loop has its task."""
+    """A call begins only when the loop has its task; a call that was cancelled before is not left over."""
     ran = []
 
     async def note(value: int) -> None:
@@ -283,7 +283,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_runs_no_code() -> None:
 
 
 def test_what_a_life_cycle_method_gives_is_not_copied() -> None:
-    """It may be a list of connections, which cannot be pickled."""
+    """A life-cycle method may return objects that cannot be pickled, such as a list of connections."""
     locks = [threading.Lock()]
 
     async def connect() -> list[Any]:

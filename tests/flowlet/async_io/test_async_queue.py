@@ -33,7 +33,7 @@ def drain(queue: AsyncQueue) -> list[Any]:
 
 @BOTH_ORDERS
 def test_records_and_watermarks_take_a_place_each(is_ordered: bool) -> None:
-    """testPut: a queue of two is full with a watermark and a record; what comes then waits in the queue, in order."""
+    """testPut: a queue of two is full with a watermark and a record; later elements wait in the queue, in order."""
     queue = queue_of(2, is_ordered=is_ordered)
 
     queue.put_control(Watermark(0))
@@ -95,7 +95,7 @@ def test_a_watermark_waits_for_the_records_before_it(is_ordered: bool) -> None:
 
 
 def test_ordered_results_wait_for_the_oldest_record() -> None:
-    """As testCompletionOrder."""
+    """testCompletionOrder: a result that is there early leaves the queue behind the results of older records."""
     queue = queue_of(4, is_ordered=True)
     first, second, third = queue.put_records([1, 2, 3], None)
 

@@ -200,7 +200,7 @@ def test_records_that_came_later_have_their_own_deadline() -> None:
 
 
 def test_the_answer_to_a_deadline_may_be_a_coroutine() -> None:
-    """It has no deadline of its own, and is not repeated."""
+    """The coroutine that answers a deadline has no deadline of its own, and is not repeated."""
     harness = AsyncHarness(Asking(), timeout_ms=1000, retry_strategy=fixed_delay())
     harness.process("a")
 

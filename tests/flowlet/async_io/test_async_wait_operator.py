@@ -139,7 +139,7 @@ def test_a_timeout_counts_from_the_start_of_the_call() -> None:
 
 
 def test_nothing_starts_once_the_task_has_stopped() -> None:
-    """What waits belongs to the savepoint that stops the job."""
+    """Records that wait when the task stops belong to the savepoint that stops the job."""
     harness = AsyncHarness(capacity=1)
     harness.process(1, 2)
 
@@ -244,7 +244,7 @@ def test_control_elements_pass_an_empty_queue_at_once() -> None:
 
 
 def test_a_latency_marker_does_not_wait() -> None:
-    """It measures the way, not the calls."""
+    """A latency marker overtakes records that wait for their calls: it measures the way, not the calls."""
     harness = AsyncHarness()
     marker = LatencyMarker(1, bytes(16), 0)
     harness.process(1)
@@ -423,7 +423,7 @@ def test_a_result_that_is_no_list_is_refused_in_pyflinks_words(result: object, t
     ("result", "records"), [(("b", "c"), ["b", "c"]), (iter(["b"]), ["b"]), ({"b": 1}, ["b"]), ((), [])]
 )
 def test_any_iterable_is_a_result(result: object, records: list[str]) -> None:
-    """As in PyFlink."""
+    """An async function may return any iterable of records, as in PyFlink."""
     harness = AsyncHarness()
     harness.process("a")
     harness.end("a", result)

@@ -44,7 +44,7 @@ NO_TIMEOUT = Time.milliseconds(0)
 
 
 class Calls:
-    """What the calls of the running test do and saw; the job runs in this process."""
+    """Record and steer the calls of the running test; the job runs in this process."""
 
     def __init__(self) -> None:
         self.answer: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -160,11 +160,11 @@ class WatermarkAfterEachRecord(WatermarkGenerator):
         output.emit_watermark(event_timestamp - 1)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Nothing: the job's watermarks do not depend on the clock."""
+        """Emit nothing: the job's watermarks do not depend on the clock."""
 
 
 def windows_that_end_with_the_input(env: StreamExecutionEnvironment, size: Duration) -> DataStream:
-    """Those of all keys have the same end, so their timers have the same time."""
+    """Return a job whose windows all end at one time, for every key, so that their timers fire together."""
     strategy = WatermarkStrategy.for_generator(WatermarkAfterEachRecord).with_timestamp_assigner(ValueAsTime())
     stamped = numbers(env).assign_timestamps_and_watermarks(strategy)
     windows = stamped.key_by(lambda value: value, Types.LONG()).window(TumblingEventTimeWindows.of(size))
@@ -226,8 +226,8 @@ def ended(job: JobClient) -> JobStatus:
 
 @KINDS
 def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
-    """It has the running calls and the records that wait unstarted; a job that begins with it asks for all of them, in
-    order.
+    """A savepoint holds the running calls and the records that wait unstarted; a job that begins with it asks for all
+    of them, in order.
     """
     job = started(cluster, tmp_path, build)
     until_full(job, num_calls)
@@ -286,7 +286,7 @@ def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(
 def test_a_stop_without_drain_waits_for_no_call(
     cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int
 ) -> None:
-    """It ends the job while calls run; they are interrupted, and asked again by the next job."""
+    """A stop without drain ends the job while calls run; they are interrupted, and the next job asks for them again."""
     job = started(cluster, tmp_path, build)
     until_full(job, num_calls)
 
@@ -302,7 +302,7 @@ def test_a_stop_without_drain_waits_for_no_call(
 
 @KINDS
 def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
-    """What runs is interrupted, and what waits never starts."""
+    """A cancelled job interrupts its running calls and starts no waiting one."""
     job = started(cluster, tmp_path, build)
     until_full(job, num_calls)
 
@@ -364,7 +364,7 @@ class RemindInATimer(KeyedProcessFunction):
 
 
 def test_timers_before_a_full_operator_fire(cluster: MiniCluster, tmp_path: Path) -> None:
-    """Those of an operator of the same task, whose records the async operator has not started yet."""
+    """Timers of an operator fire while its records wait in the full async operator of its task."""
 
     def build(env: StreamExecutionEnvironment) -> DataStream:
         reminded = numbers(env).key_by(lambda value: value % 2, Types.LONG()).process(RemindInATimer(), Types.LONG())
@@ -423,7 +423,7 @@ class OpenNever(Ask):
 
 
 def test_a_cancelled_job_does_not_wait_for_a_coroutine_that_opens(cluster: MiniCluster, tmp_path: Path) -> None:
-    """It is interrupted as a call is."""
+    """A cancelled job interrupts an ``open`` that is a coroutine, as it interrupts a call."""
     job = started(
         cluster,
         tmp_path,

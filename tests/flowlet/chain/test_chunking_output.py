@@ -314,7 +314,7 @@ def test_a_record_behind_a_weak_reference_arrives_as_it_was() -> None:
 
 
 def test_several_consumers_each_get_a_record_of_their_own() -> None:
-    """What one does to it, the other does not see."""
+    """A change that one consumer makes to its record is not seen by another consumer."""
     first, second = RecordingOutput(), RecordingOutput()
     emission = Emission(first, second)
     for _ in range(3):
@@ -341,7 +341,7 @@ def test_pickles_are_left_to_consumers_that_take_them() -> None:
 
 
 def test_records_go_on_when_there_are_enough_for_a_chunk() -> None:
-    """Of any kind; and at the end of the run."""
+    """Records of any kind go on in chunks of ``MAX_WAITING``, and the rest goes on at the end of the run."""
     for make in (lambda number: {"a": [number]}, lambda number: {"a": number}, lambda number: ("a", number)):
         output = RecordingOutput()
         emission = Emission(output)
@@ -493,7 +493,7 @@ def keyed(select: Any, selector: Any = None, *, makes_keys: bool = True) -> Keye
 
 
 def keys_of(chunk: Chunk) -> list[Any]:
-    """What the consumer finds, wherever it is."""
+    """Return the keys that the consumer finds, in the chunk's key column or beside its columns."""
     if chunk.columns is not None and chunk.columns.key_position is not None:
         assert chunk.keys is None
         return chunk.columns.fields[chunk.columns.key_position].to_list()
@@ -549,7 +549,7 @@ def test_each_record_is_asked_for_its_key_once_when_it_is_emitted(name: str, mak
 
 
 def test_a_key_that_is_a_field_is_known_by_its_place() -> None:
-    """Where it is the very object; then it travels once."""
+    """A key that is the very object of a field travels once: the chunk names the place of the field."""
     for position in (0, 1, 2):
         output = keyed(lambda record, position=position: [*record][position])
         emission = Emission(output)
@@ -664,7 +664,7 @@ def test_a_list_that_is_the_key_of_each_record_arrives_as_it_was() -> None:
 
 
 def test_a_selector_that_changes_its_record_changes_what_arrives() -> None:
-    """It is called when the record is emitted, before that is looked at."""
+    """A key selector is called when the record is emitted, before its shape is looked at."""
 
     def pop(record: dict[str, Any]) -> Any:
         return record.pop("key")
@@ -680,7 +680,7 @@ def test_a_selector_that_changes_its_record_changes_what_arrives() -> None:
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_selector_that_fails_names_step_subtask_and_record(is_known: bool) -> None:
-    """What was emitted before arrives."""
+    """Records that were emitted before the failure arrive, and the error names the step, the subtask and the record."""
     output = keyed(lambda record: record["key"])
     emission = Emission(output)
     if is_known:
@@ -711,7 +711,7 @@ def test_something_that_cannot_be_a_key_is_refused_with_its_record() -> None:
 
 @pytest.mark.parametrize("size", [5, 100])
 def test_a_whole_chunk_gets_its_keys(size: int) -> None:
-    """As if it were emitted record by record."""
+    """A chunk that is emitted as a whole gets the keys that its records would get one by one."""
     records = [(f"key {number % 7}", number) for number in range(size)]
     columns = columns_of(records)
     assert columns is not None

@@ -79,7 +79,7 @@ def more_attributes(name: Any, value: Any) -> Any:
 
 
 def default_and_other(name: Any, value: Any) -> Any:
-    """As many attributes as others have, but ``value`` is the one of the class."""
+    """Return a record with as many attributes as the others have, but ``value`` is the one of the class."""
     record = WithDefaults(name, value)
     del record.value
     record.other = value  # type: ignore[attr-defined]  # that is the point
@@ -187,7 +187,7 @@ def name_of(record: Any) -> Any:
 
 
 def arrived(chunk: Chunk, *, is_sent: bool) -> list[Any]:
-    """Records of one chunk behind the record writer, in the same process or sent."""
+    """Return the records of one chunk behind the record writer, handed over in this process or sent."""
     if chunk.keys is not None:
         chunk = beside_keys(chunk)
     if is_sent:

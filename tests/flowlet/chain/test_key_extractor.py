@@ -127,7 +127,9 @@ def chunk_of(form: str, num_records: int = 50) -> Chunk:
     ],
 )
 def test_a_chunk_gets_the_keys_that_it_lacks(form: str, num_records: int, select: Any, position: int | None) -> None:
-    """As the place of a field, where that is the key in all records; else one by one.  Records and timestamps stay."""
+    """A chunk gets its keys as the place of a field that is the key of every record, or else one by one; its records
+    and timestamps stay.
+    """
     found = taker(select).keyed(chunk_of(form, num_records))
 
     assert (found.values, found.timestamps) == (RECORDS[:num_records], list(range(num_records)))
@@ -211,7 +213,9 @@ def test_keys_that_are_there_stay() -> None:
 
 
 def test_a_column_key_is_left_to_the_writer() -> None:
-    """It takes the column, nulls and all."""
+    """A chunk whose key is an Arrow column passes unchanged: the record writer takes the keys from the column, nulls
+    included.
+    """
     columns = Columns(2, (ArrowColumn(pa.array(["a", None])),), Shape.ROW, ("name",))
     chunk = Chunk.of_columns(columns)
 
@@ -261,7 +265,7 @@ def test_channels_are_never_a_field() -> None:
 
 
 def test_a_field_that_can_change_may_be_a_key() -> None:
-    """It travels in its column, as any other."""
+    """A key that is made from a list is taken from the list's column, as from any other column."""
     fields = (ListColumn([[1], [2]]), ConstantColumn("a", 2))
 
     found = taker(lambda record: tuple(record[0])).keyed(Chunk.of_columns(Columns(2, fields, Shape.TUPLE)))

@@ -85,7 +85,7 @@ class Chained:
 
 
 def alone(operator_: StreamOperator, key: Any) -> Chained:
-    """The operator behind a key_by of what comes in."""
+    """Return the operator behind a ``key_by`` of the chain's input."""
     return Chained(behind(MapOperator(lambda record: record), -1), behind(operator_, 0, key))
 
 

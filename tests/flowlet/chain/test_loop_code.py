@@ -17,7 +17,7 @@ def refuse(value: Any) -> Any:
 
 
 def failure(function: Callable[..., Any], *args: Any) -> BaseException:
-    """What a call of the function comes to, as a loop raises it."""
+    """Return the error that a call of the function raises, as a loop raises it."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - looked at by the caller
         function(*args)
     return failure_of(caught.value)
@@ -229,7 +229,7 @@ def test_a_type_error_of_the_users_iterator_is_shown_as_it_is() -> None:
 
 
 def test_tracebacks_show_the_text() -> None:
-    """As debuggers do, who find it in the same way."""
+    """Python's tracebacks show the lines of a generated loop, and so do debuggers, which look them up alike."""
     code = code_of("Map -> Filter")
     code.line(f"result = {code.bind(refuse, 'map')}(v)", Blame("Map", 0, "v"))
 

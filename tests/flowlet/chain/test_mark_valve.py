@@ -1,4 +1,4 @@
-"""When a completion mark leaves a task with several channels."""
+"""The moment at which a completion mark leaves a task with several channels."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -162,7 +162,7 @@ def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> N
 
 
 def test_an_only_operator_is_handed_the_very_object_and_branches_do_not_see_each_other() -> None:
-    """As PyFlink's Python operators: a line of them shares its records, branches do not."""
+    """Operators in a line share their records, branches of a chain do not, as with PyFlink's Python operators."""
     head, output = [1], RecordingOutput()
     seen: list[Any] = []
 

@@ -249,7 +249,9 @@ def test_a_record_may_go_to_both_outputs_and_change_in_between() -> None:
 
 
 def test_control_elements_come_to_every_consumer_behind_the_records() -> None:
-    """Those of side outputs, too; a marker to one of them."""
+    """Watermarks and idleness reach all consumers, side outputs included, behind the records; a latency marker reaches
+    one consumer.
+    """
     main, late, mapped = RecordingOutput(), RecordingOutput(), RecordingOutput()
     chained = [ChainedOperator(ProcessOperator(Sort())), ChainedOperator(MapOperator(same), 0)]
     chain = chain_of(chained, {(0, None): [main], (0, "late"): [late], (1, None): [mapped]})

@@ -171,7 +171,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {kind.__name__: kind for kind in (Redu
 
 
 def same(one: Any, other: Any) -> bool:
-    """The same class and the same values, all the way down."""
+    """Return whether both have one class and equal values, all the way down."""
     if type(one) is not type(other):
         return False
     if hasattr(one, "__dict__") and not isinstance(one, enum.Enum):
@@ -190,7 +190,9 @@ def test_a_record_that_cannot_change_is_kept_as_it_is(record: Any) -> None:
 
 @pytest.mark.parametrize("name", FLAT)
 def test_a_flat_record_is_copied(name: str) -> None:
-    """Of the same class, with the very values; what is done to the record later is not done to it."""
+    """The copy of a flat record has the record's class and its very values; a later change of the record does not reach
+    the copy.
+    """
     make, change = FLAT[name]
     value = "the value"
     record = make(value)
@@ -216,7 +218,7 @@ def test_bytes_that_can_change_are_copied() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_record_is_pickled(name: str) -> None:
-    """As its class says what that is."""
+    """A record of any other class is pickled, by the rules of its class."""
     record = OTHERS[name]("value")
 
     found = copy_if_mutable(record)
@@ -258,7 +260,7 @@ def test_an_attribute_that_was_added_is_copied_too() -> None:
 
 
 def test_only_the_variable_of_a_loop_counts_as_alone() -> None:
-    """What this says must not depend on the interpreter."""
+    """The number of references to a record that only the variable of a loop holds is ``ALONE`` on every interpreter."""
     code = LoopCode("test", lambda: None)
     with code.block("for record in records:"):
         code.line(f"counts.append({code.bind(sys.getrefcount, 'refs')}(record))")

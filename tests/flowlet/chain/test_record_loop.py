@@ -90,7 +90,7 @@ def test_the_loop_is_made_anew_when_other_records_are_emitted() -> None:
 
 
 def test_what_was_emitted_before_a_failure_goes_on_before_the_error() -> None:
-    """Of this record, too; nothing of those behind it."""
+    """The failing record's own results up to the error arrive, too; no record behind it is processed."""
 
     def two(value: int) -> Iterator[int]:
         yield value

@@ -223,7 +223,9 @@ FIELDWISE: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
 
 @pytest.mark.parametrize("name", FIELDWISE)
 def test_records_of_a_shape_are_taken_as_they_are_and_others_are_left(name: str) -> None:
-    """Of the same class, with the same attributes in the same order, and the consumer's own."""
+    """A shape takes records of its class with its attributes in its order, as objects of the consumer's own; others are
+    left.
+    """
     records, alike, others = FIELDWISE[name]
     shape = shape_of(records[0])
     assert shape is not None
@@ -465,7 +467,7 @@ def test_a_flat_record_that_somebody_holds_is_copied(name: str) -> None:
 
 @pytest.mark.parametrize("make", [Bare, Event, WeakSlots, WeakStruct])
 def test_a_record_with_a_weak_reference_is_not_taken_as_it_is(make: Any) -> None:
-    """Whoever has it could change the record, though nobody holds it."""
+    """The owner of a weak reference could change the record, so it is not taken, even if no variable holds it."""
     shape = shape_of(make("value"))
     assert shape is not None
     references: list[Any] = []
@@ -575,7 +577,7 @@ def test_a_row_whose_values_an_iterator_holds_is_copied() -> None:
 
 
 def owned_by_loop(make: Callable[[Any], Any], *, is_shared: bool) -> tuple[Any, Any]:
-    """What a loop takes of a record that nothing but its variable holds; and what the variable holds then."""
+    """Return the record that a loop takes if nothing but its variable holds it, and the variable's value afterwards."""
     shape = shape_of(make("value"))
     assert shape is not None
     code = LoopCode("test", lambda: None)

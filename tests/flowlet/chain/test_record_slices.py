@@ -1,4 +1,4 @@
-"""What waits is processed in order, and in pieces that fit the speed of the chain."""
+"""Records that wait in front of a chain are processed in order, in slices that fit the speed of the chain."""
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_a_function_of_batches_gets_chunks_as_they_came() -> None:
 
 
 def test_a_single_record_needs_no_place_and_the_next_slice_is_short() -> None:
-    """What it takes is not measured, so the function may have become slow."""
+    """The time of a single record is not measured; the slice behind it is short, as the function may be slow now."""
     chain = Chain(1)
     slices = RecordSlices[int](lambda: chain.now_ns)
     slices.add(0, [Chunk(list(range(5000)))])
@@ -125,7 +125,7 @@ def test_single_records_do_not_cut_the_chunks_of_a_function_of_batches() -> None
 
 
 def test_a_function_that_was_slow_gets_at_most_a_hundred_records_until_it_was_quick_for_long() -> None:
-    """It cost a whole slice once, where it turned slow, and may do so again only after 100,000 quick records."""
+    """A function that turns slow costs one whole slice, and may do so again only after 100,000 quick records."""
     chain = Chain(1)
     slices = RecordSlices[int](lambda: chain.now_ns)
 
@@ -266,7 +266,9 @@ def test_one_long_wait_is_forgotten_soon_and_a_second_one_is_not() -> None:
 
 
 def test_a_short_slice_that_lost_the_core_once_says_nothing() -> None:
-    """It took 2 ms, and 20 by the wall."""
+    """A slice that took 2 ms of CPU and 20 ms of wall time, because the thread lost the core, does not shorten the next
+    one.
+    """
     chain, pauses = Chain(20_000), [0, 0, 0, 0, 18_000_000, 0, 0]
     waited_ns = 0
 

@@ -6,7 +6,7 @@ from tests.flowlet.operators.harness import Harness
 
 
 class Minimal(StreamOperator):
-    """What a hand-written operator needs: a name."""
+    """A hand-written operator with no more than it needs: a name."""
 
     name = "minimal"
 

@@ -128,7 +128,7 @@ class Coordinated:
         return effects
 
     def attempt(self, name: str, subtask: int = 0) -> bytes:
-        """Of this run."""
+        """Return the id of the subtask's attempt in this run."""
         return attempt(name, subtask, self.run)
 
     def acknowledge(self, checkpoint_id: int, *tasks: str) -> list[Effect]:

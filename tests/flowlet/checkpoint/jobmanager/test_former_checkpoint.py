@@ -78,7 +78,7 @@ def taken_by(new: JobGraphMessage, written: CheckpointManifest) -> FormerCheckpo
 
 
 def own_parts(restored: RestoredState) -> list[SubtaskEntry]:
-    """Those of the vertex that the subtask belongs to."""
+    """Return the parts of the vertex that the subtask belongs to."""
     return restored.vertices[0].parts if restored.vertices else []
 
 
@@ -120,7 +120,7 @@ def test_another_path_names_none(path: str) -> None:
 
 
 def test_what_is_on_the_disk_is_verified(tmp_path: Path) -> None:
-    """Nothing of it is used if it is gone, changed, or of another cluster."""
+    """No file of a checkpoint is used that is missing, was changed, or belongs to another cluster."""
     storage = CheckpointStorage(str(tmp_path), FORMER_JOB, KEY)
     state = storage.write_state(5, "state", b"x" * 30_000)
     written = manifest([vertex("s", 1)], [SubtaskEntry(op("s"), 0, state, operators=[op("s")])])
@@ -152,7 +152,7 @@ def test_a_subtask_gets_its_own_part_if_nothing_has_changed() -> None:
 
 
 def test_union_state_is_that_of_all() -> None:
-    """With the same parallelism, too."""
+    """Each subtask gets the union state of all former subtasks, with an unchanged parallelism, too."""
     found = former([vertex("s", 2)], [entry("s", 0), entry("s", 1, has_union_state=True)], job("s"))
 
     assert numbers(found.restored_state(op("s"), 1)) == [0, 1]
@@ -162,7 +162,7 @@ def test_union_state_is_that_of_all() -> None:
 def test_with_another_parallelism_a_subtask_gets_the_parts_with_its_key_groups(
     width: int, parts: list[list[int]]
 ) -> None:
-    """If all state is by key; otherwise all parts."""
+    """A subtask gets the parts with its key groups if all state is by key, and all parts otherwise."""
     keyed = former([vertex("s", 2)], [entry("s", each, is_by_key=True) for each in (0, 1)], job("s", parallelism=width))
     other = former([vertex("s", 2)], [entry("s", 0, is_by_key=True), entry("s", 1)], job("s", parallelism=width))
 
@@ -230,7 +230,7 @@ def test_key_groups_must_stay() -> None:
 
 
 def test_a_checkpoint_without_operators_is_refused() -> None:
-    """It is older than this module."""
+    """A checkpoint that names no operators was written by an older flowlet; it is refused."""
     with pytest.raises(FlowletError, match="older flowlet"):
         former([], [], job("s"))
 
@@ -277,7 +277,7 @@ def test_records_in_flight_go_on_if_only_what_is_behind_the_chain_changes() -> N
 
 
 def edges_of(message: JobGraphMessage) -> list[EdgeEntry]:
-    """As a checkpoint of this job names them."""
+    """Return the edges of the job as its checkpoint names them."""
     return CheckpointTopology(message).edges
 
 
@@ -316,8 +316,8 @@ def test_records_in_flight_follow_their_operator_into_a_chain() -> None:
 
 
 def test_records_in_flight_stay_with_their_reader_whatever_is_added_or_removed_beside_its_edge() -> None:
-    """Before the reader, behind it, and as other edges of the same vertices, whose gates and
-    outputs are counted anew.
+    """Records in flight on an edge stay with their reader if operators are added or removed in front of the reader or
+    behind it, or as other edges of its vertices, so that gates and outputs are counted anew.
     """
     before = linked(("s", "k", 1), chains=("sa", "k"))
     now = linked(("s", "x", 0), ("s", "k", 1), ("y", "k", 0), chains=("sb", "x", "y", "kw"))
@@ -344,7 +344,9 @@ def test_each_of_several_edges_between_two_operators_goes_on_as_itself() -> None
 
 
 def test_records_that_were_dealt_out_are_dealt_by_key_where_the_edge_has_one_now() -> None:
-    """Those of each former consumer may be of any subtask, which reads all of them, not its own part alone."""
+    """A former consumer's records in flight may be of any subtask now, so each subtask reads the parts of all
+    consumers.
+    """
     before = linked(("s", "k", 0), chains=("s", "k"))
     before = structs.replace(before, edges=[structs.replace(each, ship_strategy="REBALANCE") for each in before.edges])
 
@@ -357,7 +359,7 @@ def test_records_that_were_dealt_out_are_dealt_by_key_where_the_edge_has_one_now
 
 
 def test_records_in_flight_to_an_operator_that_is_gone_are_refused_unless_that_is_wanted() -> None:
-    """They would be lost; the error names the operator."""
+    """Records in flight to an operator that is gone would be lost, so the job is refused with the operator's name."""
     before, now = linked(("s", "m", 0), ("m", "k", 0), chains=("s", "m", "k")), linked(("s", "k", 0), chains=("s", "k"))
     wanted = structs.replace(now, settings=JobSettings(ignores_unclaimed_state=True))
     lost = structs.replace(now, settings=JobSettings())

@@ -46,7 +46,7 @@ TMS = {"s": "tm-1", "t": "tm-2"}
 
 @dataclass
 class Storage(CheckpointStorage):
-    """What is on the disk, and what was done."""
+    """A storage in memory: the files that would be on the disk, and the calls that were made."""
 
     manifests: dict[int, CheckpointManifest] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
@@ -355,7 +355,7 @@ def test_the_job_goes_back_once_however_many_tasks_cannot_be_restored() -> None:
 
 
 def test_the_job_goes_back_to_the_states_of_the_older_checkpoint() -> None:
-    """Of its tasks and of its sources, not those of the checkpoint that cannot be restored."""
+    """The job's tasks and its sources both go back to the older checkpoint, if the newest one cannot be restored."""
     rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=True))
     number = 0
     rig.checkpoints.add_source(vertex_id("s"), lambda: b"splits %d" % number)

@@ -1,4 +1,4 @@
-"""What was put comes back, or is refused with the name of its file; and one JobManager at a time has the store."""
+"""A stored entry is read as it was put, or refused with its file's name; one JobManager at a time has the store."""
 
 import fcntl
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_an_end_takes_the_place_of_the_job(store: JobStore, tmp_path: Path) -> N
 
 
 def test_a_job_that_ended_while_its_entry_was_removed_has_ended(store: JobStore) -> None:
-    """As after a kill between the two steps of ``put_end``."""
+    """A job whose end is stored has ended, even if a kill between the two steps of ``put_end`` left its entry."""
     store.put_end(JOB_ID, JobEnd("FAILED", b"{}"))
     store.put_job(word_count())
 
@@ -77,7 +77,7 @@ def test_a_store_that_was_never_used_is_empty(store: JobStore) -> None:
 
 
 def test_files_are_for_this_user_alone(store: JobStore, tmp_path: Path) -> None:
-    """They hold code, and options of users."""
+    """Stored jobs hold code and options of users, so only the user who owns the files may read them."""
     store.put_job(word_count())
 
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "jobs").rglob("*")} == {0}

@@ -25,7 +25,7 @@ def job_in(folder: Path) -> JobGraphMessage:
 
 
 def recovered(folder: Path, *jobs: tuple[JobGraphMessage, StoredProgress]) -> Recovery:
-    """What a JobManager begins with that finds these jobs."""
+    """Return the jobs with which a JobManager begins that finds these in its store."""
     store = JobStore(folder / "jobs", job_store_key(b"s" * 32))
     for job, progress in jobs:
         store.put_job(job)
@@ -63,7 +63,9 @@ def test_a_job_without_checkpoints_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_gone_stops_the_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As after a lost mount: from nothing the job would repeat its results."""
+    """A job whose checkpoint is gone, perhaps after a lost mount, is not started from nothing, as it would repeat its
+    results.
+    """
     other = word_count(OTHER_ID)
 
     found = recovered(tmp_path, (job_in(tmp_path), StoredProgress(completed_checkpoint=3)), (other, StoredProgress()))

@@ -120,7 +120,7 @@ def test_too_many_that_wait_are_refused() -> None:
 
 
 def test_its_failure_does_not_count() -> None:
-    """The job goes on; what was written goes, also what comes late."""
+    """A failed savepoint does not fail the job; its files are discarded, those that are reported late included."""
     coordinated = started(tolerable_failures=0)
     coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 

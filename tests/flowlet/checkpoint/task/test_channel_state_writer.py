@@ -121,7 +121,7 @@ def test_an_abort_fails_whoever_waits_and_closes_the_id() -> None:
 
 
 def test_an_abort_may_come_before_the_start() -> None:
-    """Of that id only: an older one that is still to come is not concerned."""
+    """An abort that is reported before the start applies to its checkpoint id only; an older one may still start."""
     writer = InMemoryChannelStateWriter()
     writer.abort(5, ABORTED)
 
@@ -221,7 +221,7 @@ def test_the_close_fails_what_is_open() -> None:
 
 
 def test_many_threads_may_add_while_a_checkpoint_is_aborted(buffers: Buffers) -> None:
-    """Nothing is lost or recycled twice, and the result comes once."""
+    """Each buffer is recycled once, none is lost, and one result is delivered."""
     writer = InMemoryChannelStateWriter()
     writer.start(1)
     result = writer.take_result(1)

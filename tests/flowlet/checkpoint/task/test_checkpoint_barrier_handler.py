@@ -99,7 +99,9 @@ def test_an_aligned_snapshot_knows_how_long_alignment_took() -> None:
 
 
 def test_an_unaligned_snapshot_on_the_last_barrier_is_no_part_of_the_alignment() -> None:
-    """As in each task with one channel."""
+    """The time that a snapshot takes when the last barrier has arrived is not counted as alignment, as in a task with
+    one channel.
+    """
     fixture = Fixture(num_channels=1)
     taken = fixture.listener.trigger_checkpoint_on_barrier
 

@@ -215,7 +215,7 @@ def test_only_so_many_checkpoints_are_tracked() -> None:
 
 
 def test_an_unaligned_barrier_is_refused() -> None:
-    """Nothing is kept of what it overtook."""
+    """A tracker keeps no data that an unaligned barrier overtook."""
     gate = tracker(2)
     gate.barrier(0, unaligned(1))
     gate.barrier(1, unaligned(1))

@@ -287,7 +287,7 @@ def test_priority_events_overtake_other_mails() -> None:
 
 
 def test_kept_items_are_all_announced() -> None:
-    """Whoever looks at more_available goes on polling."""
+    """``more_available`` stays set while kept items are left, so that a reader that relies on it goes on polling."""
     fixture = Fixture(num_channels=1)
     for data in (b"one", b"two"):
         fixture.raw.add(0, data)

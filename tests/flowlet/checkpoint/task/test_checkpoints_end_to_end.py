@@ -226,7 +226,9 @@ def test_a_pointwise_edge_gets_an_aligned_barrier(make: Callable[[int], Checkpoi
 
 
 def test_a_cancelled_checkpoint_is_passed_on() -> None:
-    """What stood still goes on, the tasks behind are told, and nobody waits for data in flight."""
+    """A cancelled checkpoint releases blocked channels, is passed on to the next tasks, and leaves no data in flight to
+    wait for.
+    """
     with LocalNetwork() as network:
         task = Task(network)
         task.barrier(0, unaligned(1))

@@ -1,4 +1,4 @@
-"""State of one program's classes becomes state of another program's classes of the same names."""
+"""State of one program's classes becomes state of the classes with equal names in another program."""
 
 import sys
 from collections.abc import Callable
@@ -218,8 +218,8 @@ def classes_in(value: Any, names: dict[str, Any]) -> None:
 def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(
     monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """``is`` and ``==`` hold for members, ``isinstance`` and methods for instances: the program defined the same text
-    again.
+    """Restored members and instances belong to the running program's classes, where the program defined equal text
+    again: ``is`` and ``==`` hold for members, ``isinstance`` and methods for instances.
     """
     found, program = moved(monkeypatch, encoded, CLASSES, VALUES, CLASSES.replace("2 * self.count", "20 * self.count"))
 
@@ -408,7 +408,9 @@ def test_fields_and_members_go_by_their_names(
 def test_what_cannot_be_mapped_is_refused_with_class_and_field(
     before: str, value: str, now: str, said: str, monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """Nothing is changed or lost in silence; the error names the operator, too."""
+    """State that does not fit the new class is refused, never changed or lost in silence; the error names the operator,
+    too.
+    """
     with pytest.raises(StateRestoreError, match=f"the state of operator 'count': {said}"):
         moved(monkeypatch, encoded, before, value, now)
 
@@ -473,7 +475,7 @@ def test_rows_that_wait_for_a_commit_are_of_the_classes_of_the_program_that_runs
 def test_rows_that_wait_for_a_commit_whose_class_is_gone_are_refused(
     monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """When they are restored, not when the checkpoint after that is complete."""
+    """The error is raised when the rows are restored, not when the next checkpoint is complete."""
     former = Program(monkeypatch, "class A:\n  pass")
     content = encoded([prepared(former, "A()")])
     former.end()
@@ -520,7 +522,7 @@ def test_a_reader_without_the_program_sees_the_classes_as_they_were(
 
 
 def test_a_nested_class_keeps_its_name_where_it_is_sent_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is part of a key of it, which is the same in every process."""
+    """The qualified name of a nested class is part of its key, which is equal in every process."""
     program = Program(monkeypatch, "class Outer:\n  class Inner:\n    pass")
     made = program.value("Outer.Inner")
     pickled = program_pickle.dumps(made).replace(

@@ -286,7 +286,7 @@ def play(rig: Rig, barrier: CheckpointBarrier, rng: random.Random) -> None:
 
 
 def records_in(data: bytes) -> list[str]:
-    """What the bytes are; no record may be cut."""
+    """Return the records in the bytes; fail if a record is cut."""
     deserializer = ElementDeserializer()
     elements = deserializer.feed(memoryview(data))
     assert not deserializer.has_partial
@@ -294,7 +294,7 @@ def records_in(data: bytes) -> list[str]:
 
 
 def check(rig: Rig) -> int:
-    """Nothing is lost, nothing is there twice; returns how many bytes were in flight."""
+    """Check that no record is lost or there twice; return how many bytes were in flight."""
     state = rig.state()
     kept = state.operators[Keeping.operator_id.hex()]
     assert isinstance(kept, OperatorState)

@@ -32,7 +32,9 @@ def stream(gate: int, channel: int | None, *elements: StreamElement, piece_bytes
 
 
 def test_a_channel_that_is_still_there_gets_its_watermarks_back(network: LocalNetwork) -> None:
-    """As if the data had just arrived.  But no channel is idle: its producer begins active, and tells changes alone."""
+    """A recovered channel gets its watermarks as if they had just arrived, but is never idle: its producer begins
+    active, and tells changes alone.
+    """
     rig = Rig(network, 1, 2)
     streams = [
         stream(0, 0, Chunk(["a"]), Watermark(5), MARKER, CompletionMark(3)),
@@ -97,7 +99,7 @@ def test_records_of_an_operator_inside_the_chain_go_there(network: LocalNetwork)
 def test_records_of_another_program_become_those_of_the_program_that_runs(
     network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, values: str
 ) -> None:
-    """As values in state do: classes, members and fields go by their names."""
+    """Classes, members and fields of records in flight are matched by name, as those of values in state."""
     before = "class C(Enum):\n  X = 1\n  Y = 2\n@dataclass\nclass A:\n  a: object"
     former = Program(monkeypatch, before)
     pieces = stream(0, 0, Chunk(former.value(values)), Chunk([former.value(values)[0]])).pieces

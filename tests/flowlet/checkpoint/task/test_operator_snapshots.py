@@ -91,7 +91,9 @@ def test_state_of_another_version_is_refused() -> None:
 
 
 def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
-    """Of an operator that keeps nothing else; what is written before the snapshot is finished is not in it."""
+    """Keyed state is taken with the barrier, from an operator without other state, too; later writes are not in the
+    snapshot.
+    """
 
     def chain_of() -> tuple[OperatorSnapshots, KeyContext, HeapKeyedStateBackend]:
         key_context = KeyContext()
@@ -115,7 +117,9 @@ def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
 
 
 def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes_back() -> None:
-    """Of an operator that keeps nothing else; the functions know which checkpoint it is."""
+    """Operator state is taken after the functions, which know the checkpoint's id, have put it there; from an operator
+    without other state, too.
+    """
 
     class Puts(Noting):
         def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
@@ -151,7 +155,7 @@ def test_every_operator_is_notified() -> None:
 
 
 def test_timers_belong_to_the_state_of_their_operator() -> None:
-    """As they were in the synchronous part; they come back before the operator is opened, and fire once."""
+    """Timers are stored as the synchronous part finds them, come back before the operator is opened, and fire once."""
     fired: list[tuple[object, int]] = []
     before = keyed_timers()
     before.timer_service("user", Firing(fired)).register_event_time_timer(None, 10)

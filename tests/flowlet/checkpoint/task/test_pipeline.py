@@ -237,7 +237,7 @@ class Job:
         return self.store.num_acknowledged(checkpoint_id) + len(self.store.declines(checkpoint_id))
 
     def fail(self) -> None:
-        """As if all TaskManagers were lost: a task ends because it was cancelled, or because its producer was,
+        """End the tasks as if all TaskManagers were lost: each ends by its own cancellation or by that of its producer,
         whichever it sees first.
         """
         for task in self.tasks.values():
@@ -260,7 +260,7 @@ class Job:
             self._pool.shutdown()
 
     def errors(self) -> dict[tuple[str, int], BaseException | None]:
-        """What each task ended with."""
+        """Return the error with which each task ended, or None."""
         return {name: thread.error for name, thread in self._threads.items()}
 
     def finish(self, first_id: int, options: CheckpointOptions) -> None:
@@ -412,7 +412,7 @@ def test_every_checkpoint_under_load_is_exactly_what_was_emitted(name: str) -> N
 
 
 def test_consumers_of_cancelled_sources_end_and_name_the_source() -> None:
-    """What a consumer sees that is not cancelled yet when its producers are gone."""
+    """A consumer that is not cancelled yet when its producers are gone names the producer that was cancelled."""
     mode, options = MODES["aligned"]
     with job(InMemoryCheckpointStore(), mode) as attempt:
         spin_until(lambda: progress(attempt) > 0)

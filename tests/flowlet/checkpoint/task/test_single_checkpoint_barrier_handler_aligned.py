@@ -195,7 +195,7 @@ def test_a_single_channel_can_cancel() -> None:
 
 
 def test_a_cancellation_ends_the_alignment() -> None:
-    """testMultiChannelAbortCheckpoint: what was blocked goes on; later barriers of the same id resume at once."""
+    """testMultiChannelAbortCheckpoint: blocked channels go on; later barriers of the cancelled id resume at once."""
     gate = Gate(3)
     for channel in (1, 2, 0):
         gate.barrier(channel, aligned(1))

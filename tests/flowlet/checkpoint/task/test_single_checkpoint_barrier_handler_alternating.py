@@ -390,7 +390,9 @@ def test_an_aligned_checkpoint_in_time_needs_no_conversion() -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "newer", "complete", "refused"])
 def test_no_timer_survives_its_checkpoint(end: str) -> None:
-    """testNoActiveTimerAfter...: and one that fires all the same does nothing."""
+    """testNoActiveTimerAfter...: each end of a checkpoint stops its timer, and a timer that fires nevertheless does
+    nothing.
+    """
     gate = alternating(2)
     gate.announce(0, timeoutable(1), 1)
     gate.barrier(0, timeoutable(1))
@@ -499,8 +501,8 @@ STEPS = st.lists(
 
 @given(steps=STEPS, after_finish=st.booleans())
 def test_whatever_comes_the_accounts_are_kept(steps: list[tuple[int, str]], after_finish: bool) -> None:
-    """As for aligned barriers, with announcements, overtaking barriers and timeouts in any order: one last checkpoint
-    ends it all.
+    """The invariants of aligned barriers hold with announcements, overtaking barriers and timeouts in any order, and
+    one last checkpoint ends it all.
     """
     gate = alternating(4, after_finish=after_finish)
     ids = [0] * 4

@@ -52,14 +52,14 @@ States = Sequence[Mapping[str, OperatorState]]
 
 
 def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list[dict[str, OperatorState]]:
-    """What ``width`` subtasks begin with, their keyed state as in their next snapshots."""
+    """Return the states with which ``width`` subtasks begin, with their keyed state as in their next snapshots."""
     shares = [StateShare(each, width, MAX_PARALLELISM, len(states)) for each in range(width)]
     found = [assigned_states({"a": operator}, VERTEX, dict(enumerate(states)), share) for share in shares]
     return [{name: joined(state) for name, state in each.items()} for each in found]
 
 
 def joined(state: OperatorState) -> OperatorState:
-    """With one snapshot of keyed state in the place of those of former subtasks, as the back end makes it."""
+    """Return the state with its former subtasks' keyed snapshots joined into one, as the back end joins them."""
     if not isinstance(state.keyed, tuple):
         return state
     groups = {group: rows for part in state.keyed for group, rows in part.groups.items()}
@@ -138,7 +138,9 @@ def test_two_steps_give_the_same_as_one(keys: set[Any], former: int, between: in
 
 @given(keys=KEYS, former=WIDTHS, width=WIDTHS)
 def test_parts_without_key_groups_of_the_subtask_are_not_needed(keys: set[Any], former: int, width: int) -> None:
-    """What the JobManager leaves out if all state is by key."""
+    """A subtask's state is complete without the parts that have none of its key groups; the JobManager leaves them out
+    if all state is by key.
+    """
     states = first_run(keys, former)
 
     for subtask in range(width):
@@ -185,14 +187,16 @@ def elements_of(states: States) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_union_state_goes_to_all(width: int) -> None:
-    """With the same parallelism, too."""
+    """Each subtask gets the union state of all former subtasks, with an unchanged parallelism, too."""
     states = [rows_of(Redistribution.UNION, 1, 2), rows_of(Redistribution.UNION, 3)]
 
     assert elements_of(rescaled(states, width, DiscardSink())) == [(1, 2, 3)] * width
 
 
 def test_broadcast_state_is_that_of_one_former_subtask() -> None:
-    """Of number i modulo the former parallelism; of another one, if that had finished."""
+    """Subtask i gets the broadcast state of former subtask i modulo the former parallelism, or of another one if that
+    one had finished.
+    """
     states = [rows_of(Redistribution.BROADCAST, 1), rows_of(Redistribution.BROADCAST, 2)]
 
     assert elements_of(rescaled(states, 4, DiscardSink())) == [(1,), (2,), (1,), (2,)]

@@ -241,7 +241,7 @@ def test_an_abort_while_the_inputs_are_waited_for_discards_what_the_operators_ga
 
 
 def test_an_abort_while_the_pool_works_discards_when_it_is_done() -> None:
-    """What is being written is not taken away from under the writer."""
+    """Files that a writer still writes are not removed; an abort discards them when the writer is done."""
     fixture = Fixture()
     discarded_meanwhile: list[int] = []
 
@@ -375,12 +375,12 @@ def test_lost_channel_state_is_declined() -> None:
 
 
 class State:
-    """What an operator keeps."""
+    """The state that an operator keeps."""
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Nothing but reference counting frees objects."""
+    """Switch the collector off, so that only reference counting frees objects."""
     gc.disable()
     try:
         yield

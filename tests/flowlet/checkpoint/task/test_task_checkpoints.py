@@ -182,7 +182,7 @@ def test_a_trigger_for_a_mailbox_that_is_closed_is_declined() -> None:
 
 
 def test_a_trigger_that_is_dropped_is_cancelled() -> None:
-    """Nobody waits for ever when the mailbox is closed before the mail was run."""
+    """A caller does not wait for ever if the mailbox is closed before it runs the trigger."""
     fixture = Fixture()
     future = fixture.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0))
 
