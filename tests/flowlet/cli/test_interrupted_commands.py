@@ -65,7 +65,9 @@ def test_while_modules_are_imported(
 
 @pytest.mark.parametrize("who", _BINDINGS)
 def test_while_it_binds(who: str, tmp_path: Path) -> None:
-    """It ends as soon as it is bound, and frees the port; the line is the last one of its log."""
+    """A process that is interrupted while it binds ends as soon as it is bound, frees the port, and logs this in one
+    last line.
+    """
     command, imports, method = _BINDINGS[who]
     (tmp_path / "sitecustomize.py").write_text(_STOPS_BEFORE_BINDING.format(imports=imports, method=method))
 

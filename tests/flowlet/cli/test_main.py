@@ -239,7 +239,7 @@ def test_every_command_explains_itself() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "ready"), [("jm", "JobManager listening on http://127.0.0.1:")])
 def test_processes_are_started_by_the_same_command(command: str, ready: str, tmp_path: Path) -> None:
-    """It becomes the process, so that signals reach it."""
+    """The command ``flowlet`` turns into the process that it starts, so that signals reach it."""
     arguments = [command, "--port", "0", "--secret-file", str(tmp_path / "secret"), "--log-level", "error"]
     process = subprocess.Popen(
         [sys.executable, "-m", "flowlet.cli.main", *arguments], stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""``flowlet list`` and ``taskmanagers``: the same answers with and without typer, and what they import."""
+"""``flowlet list`` and ``taskmanagers``: equal answers with and without typer, and the modules that they import."""
 
 import io
 import subprocess

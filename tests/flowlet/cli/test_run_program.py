@@ -28,7 +28,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def become(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What ``execve`` was given."""
+    """Return the arguments that ``execve`` gets."""
     given: dict[str, Any] = {}
 
     def execve(path: str, arguments: list[str], environment: dict[str, str]) -> None:

@@ -68,7 +68,7 @@ class SharedCluster:
         return self._jobs[-1]
 
     def end_jobs(self) -> None:
-        """Those that the test has let go, too."""
+        """End every job of the cluster, including those that the test has released."""
         for held in released.values():
             held.set()
         client = self.target.open(0)
@@ -96,7 +96,7 @@ def cluster(two_task_managers: MiniCluster) -> Iterator[SharedCluster]:
 
 @pytest.fixture
 def environment(one_task_manager: MiniCluster) -> Iterator[StreamExecutionEnvironment]:
-    """Of a program without parallelism; its jobs end with the test."""
+    """Provide the environment of a program without parallelism; its jobs end with the test."""
     for shared in _for_one_test(one_task_manager):
         made = shared.environment().set_parallelism(1)
         yield made

@@ -30,7 +30,7 @@ LINES = ["the quick brown fox", "jumps over the lazy dog", "", "the end"] * 500
 
 
 class Flags(dict[str, threading.Event]):
-    """Events by name; test and task may ask for a new one at the same moment and get the same."""
+    """Events by name; a test and a task that ask for a new one at one moment get one event."""
 
     def __missing__(self, name: str) -> threading.Event:
         return self.setdefault(name, threading.Event())

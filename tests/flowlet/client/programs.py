@@ -105,14 +105,14 @@ def running(
 
 
 class Programs:
-    """What programs print; each runs once, for all tests of it."""
+    """The output of programs; each runs once, for all tests of it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._printed: dict[tuple[str, ...], list[str]] = {}
 
     def lines(self, text: str, *arguments: str) -> list[str]:
-        """Of ``program.py``, which ends without an error."""
+        """Return the lines that ``program.py`` prints; it ends without an error."""
         if (text, *arguments) not in self._printed:
             folder = self._folder / str(len(self._printed))
             folder.mkdir(exist_ok=True)

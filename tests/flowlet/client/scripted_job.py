@@ -120,7 +120,7 @@ class ScriptedRun:
             partition.notify_end_of_data(StopMode.DRAIN)
 
     def kill(self) -> None:
-        """As a TaskManager that is killed: the connections end."""
+        """Close the connections, as a TaskManager that is killed does."""
         for partition in self.partitions:
             partition.release()
             partition.close()

@@ -126,7 +126,7 @@ def test_results_leave_as_a_data_frame(environment: StreamExecutionEnvironment) 
 def test_without_pandas_the_error_says_what_to_do(
     environment: StreamExecutionEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was read then: a table can still be had."""
+    """``to_pandas`` fails before it reads any result, so that the results can still be had as a table."""
     monkeypatch.setitem(sys.modules, "pandas", None)
 
     with results_of(environment.from_arrow(ROWS)) as results:

@@ -1,4 +1,4 @@
-"""What TaskManagers print reaches the user whole, and what they are told when they start."""
+"""The output of TaskManagers, which reaches the user whole, and the instructions with which they start."""
 
 import errno
 import os
@@ -40,9 +40,7 @@ def forwarder(pipes: list[tuple[int, int]]) -> Iterator[OutputForwarder]:
 def test_the_first_line_is_printed_as_every_other(
     forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a child has to tell its parent goes through another pipe: a module that prints when it is imported disturbs
-    nothing.
-    """
+    """A child reports to its parent through another pipe, so a module that prints on import disturbs nothing."""
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
 
@@ -227,7 +225,9 @@ def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: l
 def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
     forwarder: OutputForwarder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closes: str
 ) -> None:
-    """As an interpreter of the user's choice may do, also with the pipe through which it would say that it is ready."""
+    """An interpreter of the user's choice may close its output, and the pipe through which it would report that it is
+    ready.
+    """
     script = tmp_path / "python"
     script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')
     script.chmod(0o700)

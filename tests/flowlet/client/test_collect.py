@@ -80,7 +80,7 @@ def test_a_job_without_results_just_ends(cluster: SharedCluster) -> None:
 def test_a_task_manager_that_hangs_up_at_first_is_dialled_again(
     cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no file descriptors left for a moment."""
+    """A TaskManager that has no file descriptors left for a moment does not fail the reader."""
     attempts: list[int] = []
 
     async def hang_up(*args: Any, **options: Any) -> NetworkChannel:

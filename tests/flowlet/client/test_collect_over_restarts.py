@@ -43,13 +43,13 @@ class Reader:
             self.error = error
 
     def wait_for(self, number: int) -> list[Any]:
-        """What was taken once it is so many."""
+        """Return the records taken so far, once there are so many."""
         with self._condition:
             assert self._condition.wait_for(lambda: len(self.taken) >= number, PATIENCE_S)
             return list(self.taken)
 
     def end(self) -> list[Any]:
-        """What was taken when the iteration has ended."""
+        """Wait for the end of the iteration; return the records that it gave."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.taken
@@ -105,7 +105,9 @@ def test_records_are_handed_out_when_the_checkpoint_behind_them_is_complete(job:
 
 
 def test_a_restart_repeats_and_loses_nothing(wide_job: ScriptedJob) -> None:
-    """Of both producers; one of them had passed the barrier of a checkpoint that was never complete."""
+    """Records of both producers arrive once, though one producer had passed the barrier of a checkpoint that was never
+    complete.
+    """
     job = wide_job
     reader = Reader(job, EXACTLY_ONCE)
 
@@ -137,7 +139,7 @@ def test_a_restart_repeats_and_loses_nothing(wide_job: ScriptedJob) -> None:
 def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(
     job: ScriptedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else knows: what was under way is lost, so the reader says which run it cannot read any further."""
+    """Only the reader knows that records under way are lost, so it reports the run that it cannot read any further."""
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     reader = Reader(job, EXACTLY_ONCE)
 
@@ -161,9 +163,9 @@ def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(
 def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
     job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, kind: type[NetstackError]
 ) -> None:
-    """As between tasks: the next run begins at the newest checkpoint.
+    """The next run begins at the newest checkpoint, as it does between tasks.
 
-    Local: the TaskManager got what this program never sent.
+    LocalProtocolError: the TaskManager got bytes that this program never sent.
     """
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     flipped = [kind("frame 7 does not bear the peer's seal")]
@@ -243,7 +245,7 @@ def test_a_job_that_fails_after_the_end_of_data_is_read_again(job: ScriptedJob) 
 
 
 def test_barriers_go_on_after_the_end_of_data_and_let_the_records_go(job: ScriptedJob) -> None:
-    """Of the final checkpoint, for which the tasks wait."""
+    """The barriers of the final checkpoint, for which the tasks wait, pass the end of data and release the records."""
     reader = Reader(job, EXACTLY_ONCE)
 
     job.run.send(0, 1)
@@ -309,7 +311,7 @@ def test_records_that_were_not_read_before_their_checkpoint_are_an_error(job: Sc
 
 
 def test_a_failure_for_good_is_the_jobs_own(job: ScriptedJob) -> None:
-    """What waits for a checkpoint is not handed out."""
+    """A record that waits for a checkpoint is not handed out."""
     reader = Reader(job, EXACTLY_ONCE)
 
     job.run.send(0, 1)

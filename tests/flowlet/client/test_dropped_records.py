@@ -76,7 +76,9 @@ def joined_by_an_interval(source: Callable[[], DataStream]) -> DataStream:
     ],
 )
 def test_late_records_that_go_nowhere_are_counted(build: Callable[..., DataStream], dropped: dict[str, int]) -> None:
-    """Those of both inputs of a join, too; ``JobClient.metrics`` has the counts under the names of docs/metrics.md."""
+    """Late records of both inputs of a join are counted, too; ``JobClient.metrics`` has the counts under the names of
+    docs/metrics.md.
+    """
     environment = StreamExecutionEnvironment.get_execution_environment()
     environment.set_parallelism(1).get_config().set_auto_watermark_interval(1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamp())

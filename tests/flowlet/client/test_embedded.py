@@ -179,7 +179,7 @@ def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_interpreter_that_does_not_know_its_program_says_what_else_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a program that embeds Python."""
+    """A program that embeds Python may know no interpreter; the error then names ``in_process=True``."""
     monkeypatch.setattr(sys, "executable", "")
 
     with pytest.raises(FlowletError, match="use in_process=True"):
@@ -237,7 +237,7 @@ def test_ctrl_c_ends_program_and_children() -> None:
 
 @pytest.mark.slow
 def test_children_of_a_killed_program_end() -> None:
-    """Nothing can run in it any more; they notice by themselves."""
+    """A killed program can end nothing, so its children notice by themselves."""
     with running("-c", _PROGRAM, "wait") as program:
         children = started(program)
         program.process.kill()

@@ -16,7 +16,7 @@ SUMS = OutputTag("sums")
 
 
 class Summing(ProcessFunction):
-    """Emits the same list for every record."""
+    """Emits one list object for every record."""
 
     def __init__(self, tag: OutputTag | None = None) -> None:
         self.sum = [0]

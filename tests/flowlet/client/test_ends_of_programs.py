@@ -1,4 +1,4 @@
-"""What a program leaves on a cluster that is not its own, and on the screen, when it ends before its job."""
+"""The traces of a program that ends before its job, on a cluster that is not its own and on the screen."""
 
 import os
 import subprocess

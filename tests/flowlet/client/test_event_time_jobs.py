@@ -27,7 +27,7 @@ NUM_LAST = 50
 
 
 class Stage:
-    """What a test tells readers in other threads of its process, and they it."""
+    """The signals between a test and readers in other threads of its process."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
@@ -265,7 +265,7 @@ def test_batch_mode_fires_timers_of_the_clock_at_the_end_of_each_key(
 
 
 def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExecutionEnvironment, stage: str) -> None:
-    """It reads nothing while it waits, and goes on when the slow one has ended."""
+    """A fast source that waits reads nothing, and goes on when the slow one has ended."""
     environment.get_config().set_auto_watermark_interval(5)
     aligned = bounded(0).with_watermark_alignment("group", Duration.of_millis(100), Duration.of_millis(10))
     fast = environment.from_source(Scripted([Pace(stage)]), aligned, "fast").process(Counted(stage, "fast"))

@@ -90,7 +90,7 @@ def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> 
 
 
 def test_files_travel_as_plain_data_for_the_job_manager() -> None:
-    """It opens no pickles."""
+    """The files of a source reach the JobManager as plain data, because it opens no pickles."""
     files = FileSet(("a.txt", "b"), "latin-1", 1 << 20)
     job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(text_lines(files))), vertex("w", source([1]))])
 

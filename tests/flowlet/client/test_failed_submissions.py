@@ -30,7 +30,7 @@ MakeEnvironment = Callable[[], StreamExecutionEnvironment]
 
 @dataclass(frozen=True)
 class Address:
-    """Where the JobManager of the tests listens."""
+    """The address of the tests' JobManager."""
 
     host: str
     port: int
@@ -230,7 +230,7 @@ def test_a_collection_that_failed_before_its_tasks_ran_leaves_nothing(
 
 
 class FailedJob:
-    """It failed before its tasks ran."""
+    """A job that failed before its tasks ran."""
 
     job_id, is_closed = "0" * 32, False
 
@@ -238,7 +238,7 @@ class FailedJob:
         raise JobExecutionError("no such file")
 
     def announce(self, progress: object) -> None:
-        """Nothing to look at."""
+        """Show no progress."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -248,7 +248,7 @@ class FailedJob:
 
 
 def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_back() -> None:
-    """Nobody has anything to close."""
+    """The environment closes a job that fails before the caller has an iterator to close."""
     job = FailedJob()
 
     def submit(
@@ -268,7 +268,7 @@ def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_
 
 @pytest.mark.slow
 def test_a_program_without_its_cluster_runs_once_the_cluster_is_there(processes: Address, tmp_path: Path) -> None:
-    """As after ``Connection refused`` in a notebook: start the cluster, run the last cell again."""
+    """After ``Connection refused`` in a notebook, the user starts the cluster and runs the last cell again."""
     environment = StreamExecutionEnvironment.get_execution_environment(at(unused_port())).set_parallelism(1)
     written(environment.from_collection([1]), tmp_path / "out")
     with pytest.raises(FlowletError, match="Connection refused"):

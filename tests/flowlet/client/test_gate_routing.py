@@ -1,4 +1,4 @@
-"""Where producers route by key, and where the job shuffles."""
+"""The choice between routing by key at producers and a shuffle in the job."""
 
 from collections.abc import Callable
 from typing import Any

@@ -27,7 +27,7 @@ env.from_collection([1]).map(lambda value: value).print()
 
 
 def test_while_the_client_is_imported() -> None:
-    """It is imported by the first ``execute``; the line that we wait for comes in the middle of that."""
+    """The first ``execute`` imports the client; the line that the test waits for comes in the middle of this import."""
     with running("-X", "importtime", "-c", f"{_JOB}\nwhile True:\n    env.execute()", "1") as program:
         program.wait_for_error("flowlet.rpc.requests")
         program.interrupt()
@@ -37,7 +37,7 @@ def test_while_the_client_is_imported() -> None:
 
 
 def test_while_the_task_managers_of_an_embedded_cluster_start(tmp_path: Path) -> None:
-    """Those that run already end, too."""
+    """TaskManagers that run already end, too."""
     interpreter = tmp_path / "python"
     interpreter.write_text("#!/bin/sh\necho started >&2\nexec sleep 1000\n")
     interpreter.chmod(0o755)

@@ -257,7 +257,7 @@ def changed_after_look(row: Row) -> int:
 def test_an_iterator_over_a_row_does_not_see_what_was_changed_behind_key_by(
     environment: StreamExecutionEnvironment,
 ) -> None:
-    """It holds the values of the row, and not the row."""
+    """An iterator over a row holds the values of the row, not the row."""
     stream = numbers(environment).map(LookingBack())
 
     results = collected(stream.key_by(key_of).map(changed_after_look))

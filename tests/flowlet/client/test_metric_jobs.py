@@ -174,7 +174,7 @@ def test_a_file_that_was_not_registered_is_named(environment: StreamExecutionEnv
 
 
 def test_functions_in_python_have_no_accumulators(environment: StreamExecutionEnvironment) -> None:
-    """As in PyFlink, whose answers are empty, too."""
+    """All answers about accumulators are empty, as in PyFlink."""
     environment.from_collection([1]).sink_to(DiscardingSink())
 
     client = environment.execute_async("no accumulators")

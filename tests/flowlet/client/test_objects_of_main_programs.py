@@ -1,4 +1,4 @@
-"""What the main module of a program defines works in its own process and in children alike.
+"""Objects that the main module of a program defines work in its own process and in children alike.
 
 Each program is a real one.  It runs with parallelism 1, where all is in its process, and with 2, where tasks run in
 other processes.
@@ -670,7 +670,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 def lines_of(programs: Programs, text: str, parallelism: str) -> list[str]:
-    """Of a program that begins as all do."""
+    """Return the output of a program with the beginning that all programs here have."""
     return programs.lines(_START + text, "program.py", parallelism)
 
 
@@ -689,7 +689,7 @@ def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, p
 
 @PARALLELISM
 def test_a_programs_classes_work_in_its_functions(parallelism: str, programs: Programs) -> None:
-    """They have what the program gave them, and what Python, dataclasses, attrs, enum and msgspec made of it."""
+    """A program's classes keep the attributes that its text, Python, dataclasses, attrs, enum and msgspec gave them."""
     assert lines_of(programs, _CLASSES + _CLASSES_WORK, parallelism)[4:] == ["work: all"]
 
 
@@ -719,7 +719,7 @@ def test_functions_that_functools_made_run_beside_objects_that_answer_no_questio
 
 @PARALLELISM
 def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, programs: Programs) -> None:
-    """With the function that refers to it, in the same words whatever the parallelism."""
+    """The error names the variable and the function that refers to it, in equal words whatever the parallelism."""
     lock, text, output, *_ = lines_of(programs, _UNSENDABLE, parallelism)
 
     assert (
@@ -781,7 +781,9 @@ def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, programs: P
 
 
 def test_functions_are_pickled_when_the_job_starts(environment: StreamExecutionEnvironment) -> None:
-    """As the example in the documentation says, beside what PyFlink does; its remedy gives what PyFlink gives."""
+    """The documentation's example gives the results that it prints beside PyFlink's, and its remedy gives those of
+    PyFlink.
+    """
     text = (REPOSITORY / "docs/coming-from-pyflink.md").read_text()
     example = text.partition("<!-- pickled at execute: begin -->\n```python\n")[2].partition("```")[0]
     names: dict[str, Any] = {"StreamExecutionEnvironment": _Of(environment)}

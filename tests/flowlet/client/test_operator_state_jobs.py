@@ -196,7 +196,7 @@ class OnceOnly(SourceFunction, CheckpointedFunction):
         self.is_restored = context.is_restored()
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Nothing but whether it was restored."""
+        """Store nothing: the function only notes whether it was restored."""
 
     def run(self, ctx: SourceContext) -> None:
         if not self.is_restored:
@@ -285,7 +285,7 @@ class Restored(MapFunction, CheckpointedFunction):
         self.order.append("open")
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Nothing: its keyed state is kept anyway."""
+        """Store nothing: the function's keyed state is kept anyway."""
 
     def map(self, value: Any) -> Any:
         self.count.update((self.count.value() or 0) + 1)
@@ -316,7 +316,7 @@ class Wrong(MapFunction, CheckpointedFunction):
         raise ValueError("no such file")
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Nothing."""
+        """Store nothing."""
 
     def map(self, value: Any) -> Any:
         return value
@@ -418,7 +418,7 @@ def test_functions_hear_of_complete_checkpoints(tmp_path: Path) -> None:
 def test_a_source_function_keeps_its_position_in_one_way() -> None:
     class Both(Numbers):
         def restore_position(self, position: Any) -> None:
-            """Nothing."""
+            """Restore nothing."""
 
     env = StreamExecutionEnvironment.get_execution_environment()
 

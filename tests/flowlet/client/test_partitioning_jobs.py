@@ -49,7 +49,7 @@ def test_broadcast_gives_every_record_to_every_subtask(environment: StreamExecut
 def test_shuffle_gives_every_record_to_one_subtask_and_all_subtasks_some(
     environment: StreamExecutionEnvironment,
 ) -> None:
-    """That one of two subtasks gets none of 200 records has a chance of 2^-199."""
+    """Each subtask gets records: that one of two gets none of 200 has a chance of 2^-199."""
     found = received(environment.from_collection(NUMBERS).shuffle())
 
     assert sorted(number for _, number in found.elements()) == NUMBERS

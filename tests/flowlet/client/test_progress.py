@@ -1,5 +1,5 @@
-"""What a user sees on a terminal while a job runs: where to look, and a line that leaves no trace and mixes with
-nothing.
+"""The progress that a user sees on a terminal while a job runs: an address to look at, and a line that leaves no trace
+and mixes with no other output.
 """
 
 import fcntl
@@ -192,7 +192,7 @@ def run_on_terminal(folder: Path, parallelism: int, variables: Mapping[str, str]
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["in process", "children", "remote"])
 def test_a_line_is_rewritten_in_place_and_leaves_no_trace(where: str, cluster: SharedCluster, tmp_path: Path) -> None:
-    """Nothing that the program, its functions or child processes print is mixed with it, on either stream."""
+    """No output of the program, its functions or its child processes is mixed with the line, on either stream."""
     variables = {}
     if where == "remote":
         target = cluster.target

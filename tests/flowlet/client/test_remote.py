@@ -37,7 +37,7 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 def test_a_client_whose_loop_does_not_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine that stands still: its thread ends, and no connection is made that nobody would close."""
+    """On a machine that stands still, the client's thread ends, and no connection is made that would stay open."""
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()

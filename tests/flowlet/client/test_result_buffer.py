@@ -38,7 +38,7 @@ finished: Step = ResultBuffer.finish
 
 
 def handed_out(buffer: ResultBuffer, *steps: Step) -> list[Any]:
-    """What each step lets go."""
+    """Return the records that each step lets go."""
     found = [step(buffer) or [] for step in steps]
     buffer.check_invariants()
     return found
@@ -292,7 +292,9 @@ class RestartingJob(RuleBasedStateMachine):
 
     @rule()
     def abort_oldest(self) -> None:
-        """Its barriers that are under way still come, or not at all: both are the same to the reader."""
+        """Abort the oldest checkpoint; its barriers under way may still come or not, which makes no difference to the
+        reader.
+        """
         if self.pending:
             del self.pending[next(iter(self.pending))]
 

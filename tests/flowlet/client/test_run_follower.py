@@ -41,7 +41,7 @@ class Answers(JobManagerApi):
 
 
 def followed(*answers: RunChannels | JobProgress | Exception) -> tuple[list[News], list[tuple[int | None, int | None]]]:
-    """What is told, and what was asked."""
+    """Return the news that the reader is told, and the questions that were asked."""
     source, told = Answers(answers), list[News]()
     asyncio.run(follow_runs(source, "job", "edge", run(0), told.append))
     return told, source.questions

@@ -197,7 +197,7 @@ def test_a_failure_without_a_task_is_its_message() -> None:
     [(0, "(not restarted: W)"), (1, "(restarted 1 time, not again: W)"), (3, "(restarted 3 times, not again: W)")],
 )
 def test_why_a_job_did_not_start_again_is_the_last_line(num_restarts: int, expected: str) -> None:
-    """Of what people see on the command line, and of the error."""
+    """The reason is the last line on the command line and in the error."""
     failed = document("FAILED", message="gone") | {"numRestarts": num_restarts, "why-no-restart": "W"}
 
     assert describe_end(failed).splitlines()[-1] == expected
@@ -259,7 +259,7 @@ def test_a_cancelled_job_says_why_if_nobody_asked_for_it() -> None:
 def test_results_that_cannot_be_read_are_explained_by_the_task_that_made_the_job_restart(
     cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the client itself has reported comes later, and explains nothing."""
+    """The client's own report of lost results is passed over, as it explains nothing."""
     job = cluster.execute(endless_shuffle())
     restarts = [{"task": None, "cause": "the results were lost"}, {"task": "tail (1/2)", "cause": "ValueError: four"}]
     document = {"state": "RUNNING", "numRestarts": 2, "restarts": restarts}

@@ -1,4 +1,4 @@
-"""Who shares a secret can read the savepoints of jobs in clusters of their programs' own."""
+"""Programs with one secret can read the savepoints of jobs that ran in each other's own clusters."""
 
 from pathlib import Path
 

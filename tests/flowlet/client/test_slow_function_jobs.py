@@ -41,7 +41,7 @@ MOMENT_S = 0.002  # what a call takes while nothing has happened
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> StreamExecutionEnvironment:
-    """In this process, so that functions and test see the same events."""
+    """Make an environment whose jobs run in this process, so that functions and test share their events."""
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
     configuration = Configuration()
     configuration.set_string("restart-strategy.fixed-delay.delay", "1 ms")

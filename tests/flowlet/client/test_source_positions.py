@@ -30,7 +30,7 @@ class Seen(Exception):
 def graph_of(
     add: Callable[[StreamExecutionEnvironment], list[DataStream]], *, interval_ms: int | None = None
 ) -> StreamGraph:
-    """What a job would run that prints all these streams."""
+    """Return the graph of the job that prints all these streams."""
     found: list[StreamGraph] = []
 
     def submit(stream_graph: StreamGraph, *_: object) -> Any:

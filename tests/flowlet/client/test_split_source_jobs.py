@@ -21,7 +21,7 @@ NUM_FAST = 3_000
 
 
 class Stage:
-    """What a test tells its readers, which run in this process, and they it."""
+    """The signals between a test and its readers, which run in this process."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -186,9 +186,7 @@ class Uneven(SplitSource):
 
 
 def test_a_split_that_is_ahead_of_its_group_is_paused(stage: str) -> None:
-    """It gives records at every turn otherwise, so the other one would never be alone; and goes on once that one has
-    ended.
-    """
+    """A split that is ahead pauses, so that the other one gives records alone, and goes on once that one has ended."""
     environment = environment_of(1)
     strategy = monotonous().with_watermark_alignment("group", Duration.of_seconds(5), Duration.of_millis(10))
     environment.from_source(Uneven(stage), strategy, "splits").sink_to(DiscardingSink())

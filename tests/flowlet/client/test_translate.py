@@ -232,7 +232,7 @@ def test_printing_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Unknown(Sink):
-    """Nothing knows how to run this."""
+    """A sink that no translation knows how to run."""
 
 
 def test_what_cannot_be_run_is_refused_by_its_operator() -> None:

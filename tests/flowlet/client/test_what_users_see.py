@@ -1,6 +1,4 @@
-"""What a user's program that ends with an error leaves on the terminal: one traceback, of the user's frames, or one
-line.
-"""
+"""The terminal after an error in a user's program: one traceback, of the user's frames, or one line."""
 
 import os
 import traceback
@@ -177,7 +175,7 @@ def test_a_cluster_that_is_lost_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_object_that_refuses_to_be_sent_shows_its_own_lines_first(tmp_path: Path) -> None:
-    """They are the user's, and they alone say why."""
+    """The lines of the object's own method come first, because they alone say why it cannot be sent."""
     text = """\
 class Refusing:
     def __getstate__(self):
@@ -212,7 +210,7 @@ _OPENING = "from flowlet.ingest import open_gate\nopen_gate('clicks', jobmanager
     ],
 )
 def test_a_gate_without_a_jobmanager_is_one_line(address: str, reason: str, tmp_path: Path) -> None:
-    """It was 70: the errors of three libraries, and our frames between them."""
+    """A gate without a JobManager is reported without the errors of libraries and without frames of ours."""
     secret_file = tmp_path / "secret"
     load_or_create_secret(secret_file)
     (tmp_path / "program.py").write_text(_OPENING.format(address))

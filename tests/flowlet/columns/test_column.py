@@ -1,4 +1,4 @@
-"""Nobody asks for the class of a column: what depends on it is a method of ``Column``, or a ``ColumnVisitor``."""
+"""Differences between columns are methods of ``Column`` or a ``ColumnVisitor``; no caller asks for a column's class."""
 
 import ast
 from collections.abc import Iterator

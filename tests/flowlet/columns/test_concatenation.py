@@ -37,7 +37,7 @@ def scalar(column: Column) -> Columns:
 
 
 def kinds() -> st.SearchStrategy[list[list[Any]]]:
-    """Several lists of records of the same fields."""
+    """Draw several lists of records, all with fields of one drawn form."""
     shapes = st.lists(st.sampled_from(list(ATOMS.values())), min_size=1, max_size=3)
     return shapes.flatmap(
         lambda fields: st.lists(st.lists(st.tuples(*fields), min_size=1, max_size=5), min_size=1, max_size=4)

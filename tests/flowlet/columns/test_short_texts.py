@@ -36,7 +36,7 @@ def test_texts_differ_where_their_bytes_do(pairs: list[tuple[str, str]]) -> None
 
 @given(st.lists(SHORT, min_size=1, max_size=20))
 def test_texts_without_a_nul_are_short_texts(texts: list[str]) -> None:
-    """Those with one inside are not: it parts them while they are made."""
+    """A text with a NUL inside is no short text, because the NUL parts texts while the column is made."""
     column = try_short_texts(texts)
 
     assert (column is not None) == (not any("\0" in text for text in texts))
@@ -65,6 +65,6 @@ def test_the_longest_short_texts_fit() -> None:
 
 
 def test_a_column_holds_pairs_of_integers() -> None:
-    """Nothing else."""
+    """An array of any other type is refused."""
     with pytest.raises(AssertionError, match="int64"):
         ShortTextColumn(np.zeros((1, 2), np.int64))

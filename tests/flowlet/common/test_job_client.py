@@ -56,7 +56,7 @@ class ScriptedJob:
         return CompletableFuture(wait, lambda: self.refusal is not None or "wait for a savepoint" in self.calls)
 
     def announce(self, progress: ProgressMode) -> None:
-        """It shows nothing."""
+        """Show nothing."""
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
@@ -159,7 +159,7 @@ def test_metrics_are_the_jobs_document() -> None:
 
 
 def test_a_savepoint_begins_at_the_call_and_is_waited_for_in_its_future() -> None:
-    """As in PyFlink; the value is the place of the savepoint."""
+    """The savepoint begins at the call, as in PyFlink; the future's value is its place."""
     job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1))
     client = client_of(job)
 

@@ -1,4 +1,4 @@
-"""What a job decides for its tasks, from the program to the task."""
+"""The settings that a job decides for its tasks, from the program to the task."""
 
 import msgspec
 import pytest

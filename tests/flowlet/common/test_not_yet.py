@@ -1,4 +1,4 @@
-"""What PyFlink has and this version has not is absent, and its error names the feature and a way out."""
+"""Features of PyFlink that this version lacks are absent, and the error names the feature and a way out."""
 
 import ast
 import importlib

@@ -1,5 +1,5 @@
-"""What a path or URL means that a user writes; the same for sources, sinks, checkpoints, savepoints and files that a
-program ships.
+"""The meaning of a path or URL that a user writes, which is one for sources, sinks, checkpoints, savepoints and files
+that a program ships.
 """
 
 from collections.abc import Callable
@@ -83,7 +83,7 @@ PLACES = [of_a_source, of_a_sink, of_checkpoints, of_savepoints, of_a_restored_s
     ],
 )
 def test_a_path_means_the_same_everywhere(place: Callable[[str], str], text: str, path: str, tmp_path: Path) -> None:
-    """It is absolute before it leaves the program, because other processes have other working directories."""
+    """A path is absolute before it leaves the program, because other processes have other working directories."""
     assert place(text) == path.format(work=tmp_path / "work", home=tmp_path / "home").replace("work/../", "")
 
 

@@ -17,7 +17,7 @@ RATE = RestartStrategies.failure_rate_restart(5, 60_000, 15_500)
 
 
 def settings_with(strategy: RestartStrategyConfiguration | None) -> RestartSettings:
-    """What a job gets."""
+    """Return the restart settings that a job gets."""
     graphs: list[StreamGraph] = []
 
     def submit(graph: StreamGraph, *_: object) -> Any:

@@ -49,7 +49,7 @@ def test_a_leaf_equals_only_itself(make: Callable[[], TypeInformation]) -> None:
 
 @given(left=nested_types(), right=nested_types())
 def test_types_are_equal_exactly_when_they_print_alike(left: TypeInformation, right: TypeInformation) -> None:
-    """Equality, hash and text say the same: two types are interchangeable or visibly different."""
+    """Equality, hash and text agree: two types are interchangeable or visibly different."""
     assert (left == right) is (repr(left) == repr(right))
     assert left != right or hash(left) == hash(right)
 
@@ -131,7 +131,7 @@ def test_an_instant_type_is_pyflinks_class() -> None:
 
 
 def test_a_type_of_a_users_own_may_have_slots_of_any_form() -> None:
-    """It says itself what it is compared by."""
+    """A class with slots in a list is accepted; it defines itself what its instances are compared by."""
 
     class Mine(TypeInformation):
         __slots__ = ["name"]

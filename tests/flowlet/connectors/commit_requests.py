@@ -8,7 +8,7 @@ from flowlet.datastream.connectors.base import CommitRequest
 
 @dataclass
 class FakeRequest(CommitRequest[Any]):
-    """``said`` is what the committer said last; None is the same as "committed"."""
+    """A request whose ``said`` is the last word of the committer; None means "committed"."""
 
     committable: Any
     retries: int = 0

@@ -31,7 +31,7 @@ class Emitting(SourceFunction):
 
 
 def poll(reader: BlockingSourceReader) -> Chunk | Watermark | WatermarkStatus | None:
-    """What comes next; waits as a task does."""
+    """Return the next element; wait as a task does."""
     while True:
         element = reader.poll_chunk()
         if not isinstance(element, Chunk) or element.values:
@@ -185,7 +185,7 @@ class Replayed(SourceFunction):
         for number in range(self.place["next"], self.end):
             if self.step and number % self.step == 0:
                 self.place["next"] = number
-                ctx.mark_position(self.place)  # the same object each time: it is marked as it is now
+                ctx.mark_position(self.place)  # one object each time: it is marked as it is now
             ctx.collect_with_timestamp(number, 10 * number)
             ctx.emit_watermark(10 * number)
 

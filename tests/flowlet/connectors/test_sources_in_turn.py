@@ -157,7 +157,7 @@ def dealt(positions: Sequence[TurnPosition | None], parallelism: int) -> list[Tu
 
 
 def test_what_is_left_of_the_newest_source_is_dealt_out() -> None:
-    """Who is at an earlier one has nothing left of it."""
+    """The rest of the newest source is divided among all readers; a reader at an earlier source has none of it."""
     positions = [TurnPosition(0, NumberPosition(())), None, TurnPosition(1, NumberPosition(((102, 106),)))]
 
     assert dealt(positions, 2) == [

@@ -1,4 +1,4 @@
-"""When a reader asks for splits, whatever the order of questions and answers."""
+"""The times at which a reader asks for splits, whatever the order of questions and answers."""
 
 from collections.abc import Sequence
 

@@ -17,7 +17,7 @@ class Click(NamedTuple):
 
 
 class Pair(tuple[Any, ...]):
-    """Of somebody who did not use ``NamedTuple``."""
+    """A tuple class of a user who did not use ``NamedTuple``."""
 
     __slots__ = ()
 

@@ -125,7 +125,7 @@ def test_wrong_arguments_are_refused_while_the_program_is_built(
 
 
 def test_attempts_need_an_end() -> None:
-    """As in Flink: the timeout bounds them all together."""
+    """The timeout bounds all attempts together, as in Flink, so it must be above 0."""
     source, _ = stream()
 
     with pytest.raises(JobGraphError, match=r"ordered_wait_with_retry\(\) needs a timeout greater than 0"):

@@ -27,7 +27,7 @@ class Seen(Exception):
 
 
 def settings_of(prepare: Callable[[StreamExecutionEnvironment], object]) -> JobSettings:
-    """What the tasks of a job of a prepared environment are told."""
+    """Return the settings of a job of a prepared environment, as its tasks get them."""
     found: list[JobSettings] = []
 
     def submit(stream_graph: StreamGraph, *_: object) -> Any:
@@ -216,7 +216,7 @@ def test_a_job_on_a_remote_cluster_needs_a_directory() -> None:
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC])
 def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
-    """As in Flink, it runs without them, and says so."""
+    """A batch job runs without checkpoints, as in Flink, and a warning says so."""
     with pytest.warns(UserWarning, match="checkpoints and savepoints are not taken in BATCH mode"):
         settings = settings_of(lambda environment: environment.enable_checkpointing(1000).set_runtime_mode(mode))
 
@@ -229,7 +229,7 @@ def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
 def test_a_batch_job_of_a_cluster_needs_no_directory_for_checkpoints(
     mode: RuntimeExecutionMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes none; a STREAMING job is refused as before."""
+    """A batch job takes no checkpoints; a STREAMING job without a directory is refused."""
     monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:6123")
 
     def prepare(environment: StreamExecutionEnvironment) -> None:

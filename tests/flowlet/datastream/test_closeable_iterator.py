@@ -63,7 +63,7 @@ class ScriptedJob:
         raise AssertionError("not asked for")
 
     def announce(self, progress: ProgressMode) -> None:
-        """It shows nothing."""
+        """Show nothing."""
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")
@@ -156,7 +156,7 @@ def test_an_ended_job_is_not_cancelled(state: JobStatus) -> None:
 
 
 def test_the_job_can_be_watched_while_it_is_read() -> None:
-    """The client belongs to the same job; taking it neither waits for the job nor gives it back."""
+    """The client belongs to the iterator's job; taking it neither waits for the job nor gives it back."""
     job = ScriptedJob([1, 2])
     ended: list[object] = []
     values = iterator_of(job, ended.append)
@@ -170,7 +170,7 @@ def test_the_job_can_be_watched_while_it_is_read() -> None:
 
 
 def test_a_table_has_all_records_and_the_job_is_given_back() -> None:
-    """As at the end of an iteration: the job is waited for, so that its failure is not hidden."""
+    """The job is waited for, as at the end of an iteration, so that its failure is not hidden."""
     job = ScriptedJob([1, 2])
 
     assert iterator_of(job).to_arrow().equals(pa.table({"n": [1, 2]}, SCHEMA))

@@ -1,4 +1,4 @@
-"""What the calls of columnar streams check, and which operators they make."""
+"""The checks that calls of columnar streams make, and the operators that they add."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -60,7 +60,7 @@ def operators(env: StreamExecutionEnvironment) -> list[str]:
 
 
 class OnlyAStream:
-    """What another library's table has for everybody: Arrow's protocol, and nothing that pyarrow knows."""
+    """Another library's table as everybody sees it: with Arrow's protocol, and without a class that pyarrow knows."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -70,7 +70,7 @@ class OnlyAStream:
 
 
 class CalledStream(OnlyAStream):
-    """It can be called, and is no function of batches all the same."""
+    """A stream that can be called, but is no function of batches."""
 
     def __call__(self) -> None:
         raise AssertionError("it is read by its protocol")
@@ -105,9 +105,7 @@ def test_arrow_data_of_every_kind_is_a_stream(env: StreamExecutionEnvironment, s
     ids=["texts of polars", "bytes of polars"],
 )
 def test_views_of_another_library_become_plain_columns(env: StreamExecutionEnvironment, view: Any, plain: Any) -> None:
-    """They are how polars and DuckDB keep texts; rows of views cannot be selected, so nobody could do anything with
-    them.
-    """
+    """Views, the form of texts in polars and DuckDB, are converted, because rows of views cannot be selected."""
     rows = pa.table({"v": pa.array(["a", None, "long enough for a buffer of its own"]), "n": [1, 2, 3]}).cast(
         pa.schema([("v", plain), ("n", pa.int64())])
     )

@@ -35,7 +35,7 @@ PREFIXES = ("add_", "configure", "disable_", "enable_", "register_", "set_")
 
 
 def seen_in(environment: StreamExecutionEnvironment) -> object:
-    """What the graph of a job of the environment says, or why there is none."""
+    """Return the content of the graph of the environment's job, or the error if there is no graph."""
     found: list[StreamGraph] = []
 
     def submit(stream_graph: StreamGraph, *_: object) -> Any:
@@ -78,7 +78,7 @@ class Effective:
 
 @dataclass(frozen=True)
 class Kept:
-    """The call warns, the getter returns the value, and a job is the same."""
+    """The call warns, the getter returns the value, and the job is unchanged."""
 
     call: Call
     getter: Call
@@ -95,7 +95,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Default:
-    """The call takes another one back: a job is the same, and nothing is to be told."""
+    """The call takes another one back: the job is unchanged, and no warning is due."""
 
     call: Call
 

@@ -1,4 +1,4 @@
-"""What a program loads with the API, and what it does not: each of these packages costs as much as numpy, or more."""
+"""The packages that a program loads with the API, and those that it does not: each costs as much as numpy, or more."""
 
 import ast
 import subprocess

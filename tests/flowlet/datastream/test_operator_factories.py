@@ -101,7 +101,7 @@ def translated(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
     ids=["module", "name", "no-module", "arguments", "inner"],
 )
 def test_a_factory_that_makes_nothing_is_named_with_its_operator(factory: OperatorFactory, message: str) -> None:
-    """When the job starts."""
+    """The error is raised when the job starts."""
     environment = StreamExecutionEnvironment(submit=translated)
     stream = environment.from_collection([1])
     stream._then("strange", factory, stream.get_type())

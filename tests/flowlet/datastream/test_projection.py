@@ -58,7 +58,7 @@ def hashes(*streams: DataStream) -> list[str]:
 
 
 def test_a_hash_is_the_id_of_its_operator(environment: StreamExecutionEnvironment) -> None:
-    """As it is, whatever the uid says."""
+    """The id of the operator is the hash as it is, whatever the uid says."""
     mapped = environment.from_collection([1]).map(abs).uid("numbers").set_uid_hash("ABCDEF0123456789" * 2)
 
     assert hashes(mapped)[1] == "abcdef0123456789" * 2

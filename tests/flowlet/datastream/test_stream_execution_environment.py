@@ -56,7 +56,7 @@ class ScriptedJob:
         raise AssertionError("not asked for")
 
     def announce(self, progress: ProgressMode) -> None:
-        """It shows nothing."""
+        """Show nothing."""
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         self.calls.append("wait")

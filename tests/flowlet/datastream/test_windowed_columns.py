@@ -1,4 +1,4 @@
-"""What windows and joins of columns check while a program is built, and the columns that they give."""
+"""The checks of windows and joins of columns while a program is built, and the columns that they give."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +73,7 @@ def test_results_have_the_key_the_window_and_the_aggregations(rows: ColumnStream
     "windows", [EventTimeSessionWindows.with_gap(Time.seconds(1)), TumblingProcessingTimeWindows.of(Time.minutes(1))]
 )
 def test_only_columns_that_are_needed_travel(rows: ColumnStream, windows: Any) -> None:
-    """Of windows whose rows are not known before they are where their key is."""
+    """Rows of windows that form only at their key travel with the needed columns alone."""
     results = rows.key_by("user").window(windows).sum("n")
 
     assert [name for name in operators(results) if name in ("Select", "Local Window", "Window")] == ["Select", "Window"]
@@ -94,7 +94,7 @@ def test_of_several_partitionings_the_last_counts(rows: ColumnStream, way: str, 
 
 
 def test_steps_that_nobody_asked_for_need_no_uid(rows: ColumnStream) -> None:
-    """Nobody can give them one."""
+    """Steps that flowlet adds need no uid, because no user can give them one."""
     env = rows.get_execution_environment()
     env.get_config().disable_auto_generated_uids()
     with pytest.raises(JobGraphError, match=r"has no uid, and automatic ones are disabled"):

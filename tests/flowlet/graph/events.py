@@ -1,4 +1,4 @@
-"""What happens to a job, as data: schedules of tests are lists of these."""
+"""The events of a job as data: schedules of tests are lists of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -173,7 +173,7 @@ def test_records_go_forward_by_key_where_there_is_one_subtask() -> None:
 
 
 def test_timers_behind_key_by_are_not_in_the_task_of_the_source() -> None:
-    """It may wait for its next record for as long as it likes."""
+    """A source may wait for its next record as long as it likes, which would hold up the timers."""
     graph = job_graph(mapped("B", processed("A", partitioned(source(), KeyGroups(len)), has_timers=True)))
 
     assert names(graph) == ["Source: S", "A -> B"]
@@ -208,7 +208,7 @@ def of_columns(environment: StreamExecutionEnvironment) -> KeyedStream:
 
 
 def test_windows_that_only_the_watermark_evaluates_are_chained_behind_a_key_by() -> None:
-    """They have no timers of the clock."""
+    """Windows that only the watermark evaluates have no timers of the clock."""
     assert tasks_of_windows(of_records) == ["Source: Collection Source -> W"]
 
 

@@ -37,7 +37,7 @@ def failure(exception_type: str = "builtins.ValueError", message: str = "boom") 
 
 
 def reported(attempt: bytes, state: ExecutionState, cause: FailureInfo | None = None) -> ExecutionReported:
-    """What a TaskManager says, with a cause wherever one is needed."""
+    """Return the report of a TaskManager, with a cause wherever one is needed."""
     if cause is None and state in (ExecutionState.FAILED, ExecutionState.CANCELED):
         cause = failure(message=f"{state} {attempt[:1].decode()}")
     return ExecutionReported(attempt, PLACES[attempt], state, cause)
@@ -367,7 +367,7 @@ class TestCancelling:
         "status", [status for status in STATUSES if status not in (JobStatus.CREATED, JobStatus.RUNNING)]
     )
     def test_in_every_other_status_it_changes_nothing(self, status: JobStatus) -> None:
-        """It is not counted as stale either: people press the button twice."""
+        """A second cancel request is not counted as stale either: people press the button twice."""
         graph = graph_in(status)
 
         assert handle(graph, CancelRequested(), 200) == []
@@ -439,7 +439,7 @@ def test_laws_of_every_schedule(events: list[Event], starts: bool) -> None:
 
 @given(st.lists(EVENTS, max_size=20))
 def test_every_job_ends_once_its_task_managers_are_gone(events: list[Event]) -> None:
-    """Nothing can hang: with no TaskManager left and a cancel, every job is over."""
+    """No job hangs: it ends after a cancel with no TaskManager left."""
     graph = graph_after(*events)
 
     for tm_id in ("tm-1", "tm-2"):

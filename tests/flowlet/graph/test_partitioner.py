@@ -90,7 +90,7 @@ def test_pointwise_edges_spread_evenly(num_producers: int, num_consumers: int) -
 
 @given(num_producers=st.integers(1, 60), num_consumers=st.integers(1, 60))
 def test_both_sides_of_a_pointwise_edge_agree(num_producers: int, num_consumers: int) -> None:
-    """Nobody is left out, and the counts of partners differ by at most one."""
+    """Each subtask of either side has a partner, and the numbers of partners differ by at most one."""
     written = {
         (producer, consumer)
         for producer in range(num_producers)

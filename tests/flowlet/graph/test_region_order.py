@@ -1,4 +1,4 @@
-"""Which regions run again together."""
+"""The regions that run again together."""
 
 from graphlib import CycleError
 

@@ -141,7 +141,7 @@ def test_a_union_of_nothing_is_refused() -> None:
 
 
 def test_a_connected_stream_is_in_no_chain_behind_its_key_bys() -> None:
-    """It reads two inputs, whatever the parallelism."""
+    """A connected stream reads two inputs, whatever the parallelism."""
     keyed = [PartitionTransformation(name="Partition", input=source(name), partitioner=KeyGroups(len)) for name in "AB"]
 
     graph = stream_graph(connected(*keyed))

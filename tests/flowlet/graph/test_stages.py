@@ -123,7 +123,7 @@ def released(effects: list[Effect]) -> list[str]:
 
 
 def test_a_stage_waits_for_the_end_of_the_stage_before() -> None:
-    """It asks for slots when the last task of that has finished."""
+    """A stage asks for slots when the last task of the stage before has finished."""
     cluster = Cluster()
 
     assert cluster.deploy() == ["source 0", "source 1"]
@@ -148,7 +148,7 @@ def test_results_are_released_when_all_who_read_them_have_finished() -> None:
 
 
 def test_a_failed_consumer_starts_again_alone() -> None:
-    """What it reads is still there."""
+    """The results that the failed consumer reads are still there."""
     cluster = Cluster()
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -196,7 +196,7 @@ def test_results_that_are_lost_while_nobody_reads_them_are_made_again() -> None:
 
 
 def test_released_results_are_made_again_if_a_later_stage_needs_them() -> None:
-    """As far back as it takes."""
+    """Producers run again as many stages back as the missing results need."""
     cluster = Cluster()
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -288,7 +288,7 @@ def test_a_failure_of_its_own_before_a_broken_connection_is_forgotten_costs_a_re
 
 @pytest.mark.parametrize("has_begun_again", [False, True])
 def test_a_failure_that_is_final_ends_the_job_behind_a_broken_connection(has_begun_again: bool) -> None:
-    """Though it looks like the same loss again."""
+    """A final failure ends the job, although it looks like one more loss of a connection."""
     cluster = Cluster()
     cluster.deploy()
     cluster.finish("source 0", "source 1")

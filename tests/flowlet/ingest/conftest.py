@@ -63,7 +63,7 @@ def cluster(make_cluster: Callable[..., GateCluster]) -> GateCluster:
 
 @contextmanager
 def collecting(stream: DataStream) -> Iterator[CloseableIterator]:
-    """Run the job; what comes out of it can be read, and closing it cancels the job unless it was read to its end."""
+    """Run the job and yield its results; closing them cancels the job unless they were read to their end."""
     results = stream.execute_and_collect()
     assert isinstance(results, CloseableIterator)
     with results:
@@ -80,7 +80,7 @@ def push(
 
 
 def counts_of(client: JobClient, gate: str = "clicks") -> dict[str, Any]:
-    """What a gate has taken, from the job's document."""
+    """Return what a gate has taken, from the job's document."""
     [found] = [each for each in client.metrics()["gates"] if each["name"] == gate]
     document: dict[str, Any] = found
     return document

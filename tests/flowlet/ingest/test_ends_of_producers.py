@@ -1,5 +1,5 @@
-"""What a program that pushes into a gate leaves behind, and on the screen, when it ends: nothing, and one line if it
-has not finished.
+"""The traces of a program that pushes into a gate, when it ends: none, but one line on the screen if it has not
+finished.
 """
 
 import pytest
@@ -43,7 +43,7 @@ def ended(cluster: GateCluster, text: str) -> tuple[int, list[str]]:
     ids=["dropped", "with work left for the exit"],
 )
 def test_a_partition_that_is_left_open_is_named_in_one_line(cluster: GateCluster, last_lines: str, code: int) -> None:
-    """Nothing else would tell that its records do not count.  The gate hears of the end at once."""
+    """The line is the only sign that the partition's records do not count; the gate hears of the end at once."""
     client = running_gate(cluster)
 
     assert ended(cluster, OPEN_PARTITION + last_lines) == (code, [UNFINISHED])
@@ -64,7 +64,7 @@ def test_the_error_that_ends_a_program_is_shown_as_ever(cluster: GateCluster) ->
 
 
 def test_a_program_that_has_ended_its_partitions_says_nothing(cluster: GateCluster) -> None:
-    """It may have ended them in a thread, or in a function that it left for its exit."""
+    """A program may end its partitions in a thread, or in a function that runs at its exit."""
     client = running_gate(cluster)
     text = f"""{OPEN_PARTITION}
 opened(0).finish()

@@ -120,7 +120,7 @@ def test_a_column_that_is_no_time_is_refused_when_the_gate_is_declared(
 
 
 class Told(ProcessFunction):
-    """What a function hears of time: the record's, and how far the stream is."""
+    """Yields the record's user and timestamp, and how far the stream is."""
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         yield value["user"], ctx.timestamp(), ctx.timer_service().current_watermark()
@@ -131,8 +131,8 @@ def at(milliseconds: int) -> datetime.datetime:
 
 
 def test_producers_rows_and_batches_have_event_time_and_watermarks(cluster: GateCluster) -> None:
-    """Of one partition, in order: the second record comes behind the watermark that the first one made, if that was on
-    its way.
+    """Records of one partition keep their order: the second one comes behind the watermark that the first one made, if
+    that was on its way.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(100))
     stream = cluster.environment().from_remote_gate(

@@ -1,6 +1,4 @@
-"""What producer and gate see when the other one is not what it should be: over real sockets, and processes that are
-killed.
-"""
+"""Faults of producers and gates as the other side sees them: over real sockets, and with processes that are killed."""
 
 import os
 import signal
@@ -180,7 +178,7 @@ def test_connection_and_answer_share_the_time_of_an_offer(
 def test_a_connection_takes_nothing_more_when_its_token_has_expired(
     cluster: GateCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was opened before goes on to its end."""
+    """A partition that was opened before the expiry goes on to its end."""
     client = running_gate(cluster, producers=1)
     gate = cluster.open()
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
@@ -198,7 +196,7 @@ def test_a_connection_takes_nothing_more_when_its_token_has_expired(
 
 
 def test_a_token_for_one_gate_is_none_for_another(cluster: GateCluster) -> None:
-    """Not even for one of the same job, on the same TaskManager."""
+    """A token is refused even by a gate of its own job on its own TaskManager."""
     env = cluster.environment()
     env.from_remote_gate("one", allow_pickle=True).union(env.from_remote_gate("two", allow_pickle=True)).print()
     client = env.execute_async()
@@ -210,7 +208,7 @@ def test_a_token_for_one_gate_is_none_for_another(cluster: GateCluster) -> None:
 
 
 def test_a_gate_that_is_not_there_yet_is_waited_for(cluster: GateCluster) -> None:
-    """As long as the producer says; then the error names gate, JobManager and time.
+    """A producer waits as long as it says; then the error names gate, JobManager and time.
 
     A gate that has ended may come again, too.
     """
@@ -387,7 +385,7 @@ def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster)
 def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(
     cluster: GateCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all partitions on it; a retry over another connection is taken."""
+    """The attempts of all partitions on the connection are aborted; a retry over another connection is taken."""
     client = running_gate(cluster, producers=2)
     gate = cluster.open()
     endpoint = gate.description.endpoints[0]

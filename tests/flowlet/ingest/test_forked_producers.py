@@ -26,7 +26,7 @@ def test_the_child_of_a_killed_producer_does_not_keep_its_attempt_alive(cluster:
 
 
 def test_a_forked_child_leaves_its_parents_connection_alone(cluster: GateCluster) -> None:
-    """It may not write to its parent's partition, and whatever it destroys at its end, its parent goes on."""
+    """A child may not write to its parent's partition, and whatever it destroys at its end, the parent goes on."""
     stream = cluster.environment().from_remote_gate("clicks", producers=1, allow_pickle=True)
     with collecting(stream) as results:
         with producer_process(

@@ -204,7 +204,7 @@ def test_an_attempt_of_another_process_brings_only_what_is_not_in(cluster: GateC
 
 
 def test_an_attempt_with_fewer_rows_is_refused(cluster: GateCluster, tmp_path: Path) -> None:
-    """Nobody could tell which of its rows are in."""
+    """A shorter attempt is refused, because the gate cannot tell which of its rows are in already."""
     with running(cluster, tmp_path, in_turns) as job:
         gate = cluster.open()
         first = gate.open_partition(PartitionOffer("job", 0))

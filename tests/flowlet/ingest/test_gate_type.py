@@ -20,7 +20,7 @@ ANY = Types.PICKLED_BYTE_ARRAY()
 
 
 def test_the_last_of_many_records_is_checked_too() -> None:
-    """It is named with its number, its field, its value and its type; records of any objects are not looked at."""
+    """The error names the record's number, field, value and type; records of any objects are not checked."""
     records: list[Any] = [Row(n=number, t="x") for number in range(3000)]
     wrong = [*records, Row(n=1, t=object)]
 

@@ -49,7 +49,7 @@ async def slowly(value: Any) -> list[Any]:
 
 
 def pushed(cluster: GateCluster, build: Callable[[DataStream], object]) -> list[Any]:
-    """What the job had processed when ``finish`` returned."""
+    """Return the records that the job had processed when ``finish`` returned."""
     processed.clear()
     env = cluster.environment()
     build(env.from_remote_gate("clicks", type_info=Types.LONG()))

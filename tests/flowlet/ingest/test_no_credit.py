@@ -1,4 +1,4 @@
-"""What a producer that waits for credit hears from the JobManager."""
+"""The messages that a producer hears from the JobManager while it waits for credit."""
 
 from dataclasses import replace
 from pathlib import Path

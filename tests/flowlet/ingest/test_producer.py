@@ -88,9 +88,7 @@ def test_records_of_one_key_meet_at_one_subtask(
 
 
 def test_a_keyed_gate_is_one_task_with_what_reads_it(make_cluster: Callable[[int], GateCluster]) -> None:
-    """No shuffle is left behind the gate, also if two operators read the same keyed stream; two selectors leave a
-    shuffle each.
-    """
+    """No shuffle is left behind the gate, even if two operators read one keyed stream; two selectors leave one each."""
     cluster = make_cluster(2)
     env = cluster.environment()
     keyed = env.from_remote_gate("one", allow_pickle=True).key_by(lambda record: record[0])
@@ -202,8 +200,8 @@ def test_the_partitions_of_a_write_that_will_be_committed_count_with_the_commit(
 
 
 def test_a_gate_without_a_number_ends_when_it_is_told_to(cluster: GateCluster) -> None:
-    """What is open goes on to its end, what is offered later is refused, in words that name the gate; being told twice
-    is fine.
+    """Open partitions go on to their end, later ones are refused in words that name the gate, and a second order is
+    fine.
     """
     env = cluster.environment()
     env.from_remote_gate("clicks", allow_pickle=True).print()
@@ -291,7 +289,7 @@ def test_two_running_jobs_cannot_have_one_gate(cluster: GateCluster) -> None:
 
 
 def test_one_connection_serves_all_partitions_of_a_gate(make_cluster: Callable[[int], GateCluster]) -> None:
-    """Whoever looked it up, and however often: one per TaskManager."""
+    """A program has one connection per TaskManager, however often the gate was looked up."""
     cluster = make_cluster(2)
     env = cluster.environment()
     with collecting(

@@ -1,4 +1,4 @@
-"""When a wait for credit, or for the job, is too long."""
+"""The time after which a wait for credit, or for the job, is too long."""
 
 from flowlet.ingest.runtime import CREDIT, NO_CREDIT_QUESTION_S, WARN_AFTER_S, StallWatch
 

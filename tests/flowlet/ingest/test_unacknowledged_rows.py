@@ -1,4 +1,4 @@
-"""What a producer keeps so that it can send it again."""
+"""The rows that a producer keeps so that it can send them again."""
 
 from hypothesis import given
 from hypothesis import strategies as st

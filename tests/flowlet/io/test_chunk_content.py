@@ -1,4 +1,4 @@
-"""Chunks that go to a task of the same process as they are."""
+"""Chunks that are handed over, as they are, to a task in their own process."""
 
 from typing import Any
 
@@ -119,7 +119,7 @@ def test_it_says_how_much_it_holds() -> None:
     ids=str,
 )
 def test_the_size_is_an_estimate(chunk: Chunk, least: int, most: int) -> None:
-    """Of the bytes that it would be; of what cannot be pickled a guess."""
+    """The estimate is near the bytes of the serialized chunk; records that cannot be pickled get a guess."""
     assert least <= estimated_bytes(chunk) <= most
 
 
@@ -182,7 +182,7 @@ def received(network: LocalNetwork, chunk: Chunk, partitioner: Any = None) -> li
 def test_a_local_reader_gets_the_very_records_of_a_chunk_neither_small_nor_large(
     num_records: int, text: str, is_handed_over: bool, is_keyed: bool
 ) -> None:
-    """In their place before what comes behind them; with their keys."""
+    """The records arrive with their keys, in front of the elements that follow them."""
     records = [{"key": f"k{number % 3}", "text": text} for number in range(num_records)]
 
     with LocalNetwork(2_000 if is_handed_over or num_records < MIN_CONTENT_RECORDS else 6_000) as network:

@@ -61,7 +61,7 @@ def test_timestamps_stay_with_their_records() -> None:
 
 @pytest.mark.usefixtures("small_elements")
 def test_one_large_record_is_one_element() -> None:
-    """It cannot be cut."""
+    """A record that is larger than an element may be cannot be cut."""
     values = ["small", "x" * 3 * MAX_ELEMENT_BYTES, "small"]
 
     chunks = received(ChunkContent(Chunk(values), 1).to_bytes())

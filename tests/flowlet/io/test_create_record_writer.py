@@ -375,7 +375,7 @@ class TestLatencyMarkers:
 
 class TestBroadcastBuffers:
     def test_all_channels_share_one_segment(self, make: Make) -> None:
-        """It goes back when the last of them has read it."""
+        """The segment goes back when the last channel has read it."""
         rig = make(Broadcast(), 8, max_buffers=9)
         num_available_before = rig.network.pool.num_available
 

@@ -1,4 +1,4 @@
-"""Columns on their way to a task of the same process: nothing is serialized, and large ones travel in parts."""
+"""Columns on their way to a task in their own process: nothing is serialized, and large ones travel in parts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +68,7 @@ def in_rows(*fields: Column, timestamps: Any = None) -> Chunk:
 
 
 class Local:
-    """A record writer whose consumers are in the same process."""
+    """A record writer whose consumers are in its own process."""
 
     def __init__(self, network: LocalNetwork, partitioner: Partitioner, num_channels: int) -> None:
         self.partition = network.partition(num_channels, 7_000)
@@ -106,7 +106,9 @@ def local() -> Iterator[Any]:
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS.keys())
 def test_columns_of_every_kind_are_handed_over(local: Any, column: Column) -> None:
-    """The very ones, with their timestamps, before what comes behind them; they count as written."""
+    """The very columns arrive with their timestamps, in front of the elements that follow them; the rows count as
+    written.
+    """
     it = local(Forward())
     timestamps = np.arange(NUM_ROWS)
 
@@ -129,7 +131,7 @@ def test_few_rows_share_a_buffer(local: Any) -> None:
 
 
 def test_integers_that_were_narrowed_for_the_split_are_wide_again(local: Any) -> None:
-    """Nobody calculates with narrow ones."""
+    """Integers reach the consumer as 64-bit ones, because nobody calculates with narrow ones."""
     it = local(KeyGroups(ColumnKey("f0")), 2)
     keys, numbers = np.arange(NUM_ROWS) % 9, np.arange(NUM_ROWS) % 250
 
@@ -209,7 +211,7 @@ def test_no_content_is_larger_than_a_buffer_may_hold() -> None:
     ids=["a large dictionary", "one long text", "long texts in a list"],
 )
 def test_columns_that_stay_large_in_parts_are_serialized_as_a_whole(column: Column) -> None:
-    """Parts that all bring the same dictionary would be far more bytes than the whole."""
+    """Parts that each bring the whole dictionary would be far more bytes than the chunk."""
     assert try_contents(in_rows(column)) is None
 
 
@@ -229,7 +231,7 @@ def test_a_dictionary_that_is_too_large_is_sent_once(local: Any) -> None:
 def test_a_consumer_that_leaves_between_two_parts_gets_the_rest_as_bytes(
     local: Any, monkeypatch: pytest.MonkeyPatch, num_taken: int
 ) -> None:
-    """That is, the next one does; in order, each row once."""
+    """The bytes are for the next consumer, which gets the rest in order, each row once."""
     it = local(Forward())
     emit, attempts = it.partition.emit_content, iter(range(1_000))
 
@@ -253,7 +255,7 @@ def test_a_consumer_that_leaves_between_two_parts_gets_the_rest_as_bytes(
 @pytest.mark.parametrize("timestamps", [None, np.arange(NUM_ROWS)], ids=["untimed", "timed"])
 @pytest.mark.parametrize("column", [*COLUMNS.values(), OFFSETS], ids=[*COLUMNS.keys(), "offsets"])
 def test_a_checkpoint_can_keep_columns_of_every_kind(column: Column, timestamps: Any) -> None:
-    """As bytes: it overtakes what is in flight."""
+    """A checkpoint that overtakes columns in flight keeps them as bytes."""
     chunk = in_rows(column, timestamps=timestamps)
 
     (read,) = ElementDeserializer(name="test").feed(memoryview(ChunkContent(chunk, 1).to_bytes()))
@@ -264,7 +266,7 @@ def test_a_checkpoint_can_keep_columns_of_every_kind(column: Column, timestamps:
 
 
 def test_codes_are_handed_over_while_their_table_grows(local: Any) -> None:
-    """What a code meant it means later, too."""
+    """The meaning of a code does not change later."""
     it = local(KeyGroups(ColumnKey("f0")), 2)
     found: list[Any] = [[], []]
     sent: list[str] = []

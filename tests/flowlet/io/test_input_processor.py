@@ -317,7 +317,7 @@ class TestWatching:
         assert called == [1]
 
     def test_data_that_is_still_there_calls_back_every_time(self, network: LocalNetwork) -> None:
-        """Although it is the same future that is done."""
+        """Each ``watch`` calls back, although one future, which is done, serves all of them."""
         rig = Rig(network, 1)
         send(rig.producers[0], [1])
         called: list[int] = []
@@ -425,7 +425,7 @@ def test_a_little_buffer_is_given_back_after_its_records_and_a_larger_one_before
 
 
 def test_a_little_buffer_is_given_back_also_when_its_records_fail(network: LocalNetwork) -> None:
-    """As is every other one: the network checks at its end."""
+    """A buffer is recycled although a user's function failed; the network checks this at its end."""
     rig = Rig(network, 1)
 
     def fail(chunk: Chunk) -> None:

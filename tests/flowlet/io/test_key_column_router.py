@@ -44,7 +44,7 @@ def router(dictionary: KeyDictionary) -> KeyColumnRouter:
 
 
 def routed(router: KeyColumnRouter, array: Any) -> Column:
-    """As what the keys are sent; checks that each goes to its channel."""
+    """Return the column as which the keys are sent; check that each key goes to its channel."""
     found = router.try_route(ArrowColumn(array), 0, Shape.ROW)
     assert found is not None
     column, lanes = found

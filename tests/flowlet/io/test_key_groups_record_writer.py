@@ -90,7 +90,9 @@ class TestKeyGroups:
         assert rig.values() == by_channel(records, 3, lambda record: record[0])
 
     def test_keys_that_are_equal_but_not_the_same_have_their_own_channels(self, make: Make) -> None:
-        """1, 1.0 and True; 0.0 and -0.0; also inside tuples, also one after the other through the same writer."""
+        """1, 1.0 and True are three keys, 0.0 and -0.0 are two, also inside tuples, and also one after the other in one
+        writer.
+        """
         rig = make(KeyGroups(identity), 16)
         keys = [1, 1.0, True, 0, 0.0, -0.0, False, (1, "a"), (1.0, "a"), (True, "a")]
 
@@ -191,7 +193,7 @@ class TestKeyGroups:
         assert (chunk.values, chunk.timestamps, chunk.keys) == ([{"id": 1}, {"id": 2}], [5, 6], [2, 4])
 
     def test_keys_that_came_with_the_records_are_not_asked_for(self, make: Make) -> None:
-        """They arrive with them, each at the channel that it says."""
+        """Keys travel with their records, each to its own channel."""
         rig = make(KeyGroups(lambda record: 1 // 0), 2)
         records = [[f"k{number}"] for number in range(50)]
         chunk = Chunk(list(records))
@@ -369,7 +371,7 @@ class TestColumns:
     def test_text_keys_that_are_a_field_tell_the_reader_which(
         self, position: int, num_records: int, make: Make
     ) -> None:
-        """Of pairs and triples, few and many; nothing says so of records whose keys are made of them."""
+        """Pairs and triples, few or many, arrive with their key's position; records from which keys are made have none."""
         rig = make(KeyGroups(lambda record: [*record][position]), 2)
         num_fields = max(2, position + 1)
         records = [tuple(f"k{number + field}" for field in range(num_fields)) for number in range(num_records)]
@@ -574,7 +576,7 @@ class TestColumns:
         "kind", [pa.string(), pa.int64(), pa.timestamp("s", "UTC"), pa.date32(), pa.dictionary(pa.int8(), pa.string())]
     )
     def test_a_column_may_be_the_key_with_nulls_and_instants(self, make: Make, kind: Any) -> None:
-        """It stays a column, and goes where its rows go one by one."""
+        """A key column stays a column, and each row goes to the channel to which it would go alone."""
         numbers = [number % 7 if number % 5 else None for number in range(60)]
         is_text = pa.types.is_string(kind) or pa.types.is_dictionary(kind)
         keys = ArrowColumn(
@@ -671,7 +673,7 @@ class TestColumns:
         assert rig.values() == by_channel([*before, *[(text, 1) for text in texts] * 2], 2, first)
 
     def test_long_texts_do_not_fill_the_dictionary(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They go as they are, and those before them by the codes that they had."""
+        """Long texts travel as they are, and texts before them by the codes that they had."""
         monkeypatch.setattr(key_dictionary, "MAX_CHARACTERS", 5_000)
         rig = make(KeyGroups(first), 2)
         writer = rig.writer

@@ -122,7 +122,7 @@ def keys_in(chunk: Chunk) -> list[Any] | None:
 
 
 def check(names: list[str], fields: list[tuple[Any, Any]], timestamps: list[int] | None, *, is_known: bool) -> Chunk:
-    """What arrives is what was sent; returns what was sent."""
+    """Check that the records arrive as they were sent; return the chunk that was sent."""
     positions = {POSITIONS.get(name, 0) for name in names}
     position = positions.pop() if is_known and len(positions) == 1 else None
     values = [MAKERS[name](*each) for name, each in zip(names, fields, strict=True)]
@@ -146,7 +146,7 @@ FIELDS = st.lists(st.tuples(TEXTS | INTS, ANY_ATOM), min_size=1, max_size=20)
 def test_records_of_one_kind_arrive_as_they_were(
     name: str, data: st.DataObject, fields: Any, is_known: bool, is_timed: bool
 ) -> None:
-    """Of the same type, with the same attributes in the same order, and each with its key."""
+    """Records keep their type, their attributes with the order, and their keys."""
     check([name] * len(fields), fields, list(range(len(fields))) if is_timed else None, is_known=is_known)
 
 
@@ -211,7 +211,7 @@ def test_a_reader_of_the_process_gets_the_very_records() -> None:
 
 
 def test_some_of_the_records_keep_their_keys() -> None:
-    """As a writer takes those of one channel."""
+    """Records of one channel, which a writer takes from a chunk, keep their keys."""
     chunk = keyed([{"name": f"k{number}"} for number in range(40)], [f"k{number}" for number in range(40)], None, 0)
     assert chunk.columns is not None
 

@@ -40,7 +40,7 @@ class Rig:
         return self.processor.process_input(1, lambda: False)
 
     def say(self, number: int, status: InputStatus) -> InputStatus:
-        """What all inputs say together when it is the turn of this one."""
+        """Return the status of all inputs together when it is the turn of this one."""
         self.inputs[number].status = status
         self.processor._last = number - 1
         return self.process()

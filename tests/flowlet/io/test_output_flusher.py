@@ -60,7 +60,7 @@ def test_a_flusher_that_nobody_armed_does_nothing(rig: Rig) -> None:
 
 
 def test_the_first_write_arms_one_timer_for_all(rig: Rig) -> None:
-    """It fires once the timeout is over and flushes every target."""
+    """The timer fires once the timeout is over and flushes every target."""
     for _ in range(3):
         rig.flusher.arm()
 
@@ -107,7 +107,7 @@ def test_a_failed_flush_is_reported(rig: Rig) -> None:
 
 
 def test_after_a_failed_flush_the_next_write_fails(rig: Rig) -> None:
-    """Whoever writes on need not wait for the report; the first error is the one that counts."""
+    """A writer need not wait for the report of the failure; the first error is the one that counts."""
     errors = [ValueError("first"), ValueError("second")]
     remaining = iter(errors)
 
@@ -133,7 +133,7 @@ class TestSeveralTimeouts:
         return OutputFlushers(zip(targets, timeouts_ms, strict=True), timer.schedule, lambda error: None), targets
 
     def test_every_output_is_flushed_after_its_own_timeout(self) -> None:
-        """Outputs with the same timeout share a timer."""
+        """Outputs with equal timeouts share a timer."""
         timer = ManualTimer()
         flushers, targets = self.flushers(timer, 100, 10, 100)
 

@@ -17,7 +17,7 @@ Connect = Callable[..., Awaitable[ScriptedTaskManager]]
 
 @pytest_asyncio.fixture
 async def job_managers() -> AsyncIterator[list[JobManager]]:
-    """Those that a test started; closed last."""
+    """Provide the list of JobManagers that a test starts; close them last."""
     started: list[JobManager] = []
     yield started
     for job_manager in started:
@@ -37,7 +37,7 @@ async def start_job_manager(job_managers: list[JobManager]) -> StartJobManager:
 
 @pytest_asyncio.fixture
 async def address(start_job_manager: StartJobManager) -> tuple[str, int]:
-    """Of a JobManager with the usual limits."""
+    """Start a JobManager with the usual limits; return its address."""
     return await start_job_manager()
 
 

@@ -1,4 +1,4 @@
-"""What stands around a ``JobMaster`` in its tests: TaskManagers and an owner that only take notes."""
+"""The surroundings of a ``JobMaster`` in its tests: TaskManagers and an owner that only take notes."""
 
 import asyncio
 

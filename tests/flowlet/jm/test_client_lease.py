@@ -45,7 +45,7 @@ def test_each_renewal_gives_the_whole_time_again() -> None:
 
 
 def test_a_loop_that_stood_still_gives_the_whole_time_again() -> None:
-    """What the client sent meanwhile is still in the socket."""
+    """The client's messages of that time are still in the socket."""
     watched = Watched()
 
     watched.timers.stall(60)

@@ -17,7 +17,7 @@ OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_T
 
 
 def options_of(sock: socket.socket) -> dict[str, int]:
-    """Those that find a dead host."""
+    """Return the socket options that find a dead host."""
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     return {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in OPTIONS}
 
@@ -45,7 +45,7 @@ async def test_the_kernels_of_both_ends_look_for_the_other_host(
 async def test_a_task_manager_whose_host_is_gone_is_lost(
     start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """It sends neither FIN nor RST, and acknowledges nothing."""
+    """A host that is gone sends neither FIN nor RST, and acknowledges nothing."""
     task_manager = await connect(await start_job_manager(dead_host_timeout_s=1.0))
     job = job_managers[0].dispatcher.submit(word_count())
     await task_manager.expect_deployment()

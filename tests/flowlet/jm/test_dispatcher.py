@@ -86,7 +86,7 @@ async def test_two_jobs_on_one_lost_task_manager_both_fail(
 async def test_messages_of_a_session_that_is_over_are_counted_and_ignored(
     address: Address, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """They may still be on their way when the TaskManager has registered again and runs the same job's successor."""
+    """Such messages may be on their way while the TaskManager has registered again and runs the job's successor."""
     dispatcher = job_managers[0].dispatcher
     first = await connect(address)
     stale = next(iter(dispatcher.sessions.values()))
@@ -163,7 +163,7 @@ async def test_a_job_starts_again_on_another_task_manager(
 async def test_a_job_that_restarts_waits_for_a_task_manager(
     address: Address, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """It is among the jobs that run, and it takes no slot of a job that was there before."""
+    """A job that restarts counts as running, and takes no slot of a job that was there before."""
     dispatcher = job_managers[0].dispatcher
     first = await connect(address, "tm-1")
     job, other = dispatcher.submit(restartable()), dispatcher.submit(word_count(SECOND_ID))
@@ -202,7 +202,7 @@ async def test_without_another_task_manager_it_fails_with_both_reasons(
 async def test_a_checkpoint_on_its_way_does_not_stand_in_the_way_of_a_restart(
     address: Address, connect: Connect, job_managers: list[JobManager], tmp_path: Path
 ) -> None:
-    """It is aborted for tasks on the lost TaskManager too, which nobody can tell any more."""
+    """The checkpoint is aborted for tasks on the lost TaskManager, too, which can get no message any more."""
     dispatcher = job_managers[0].dispatcher
     first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
     settings = dataclasses.replace(restartable().settings, checkpoints=CheckpointSettings(10, str(tmp_path)))

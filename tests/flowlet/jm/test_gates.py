@@ -1,4 +1,4 @@
-"""When the gates of a job end, and what producers are told of them."""
+"""The ends of a job's gates, and the messages about them to producers."""
 
 import base64
 

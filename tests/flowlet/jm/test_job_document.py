@@ -270,7 +270,7 @@ def test_an_ended_jobs_duration_stands_still() -> None:
 
 
 def test_the_plan_has_the_inputs_of_each_vertex() -> None:
-    """What the client reads is no input of any."""
+    """An edge that the client reads is no input of any vertex."""
     job = msgspec.structs.replace(JOB, edges=[*JOB.edges, edge("9" * 32, SOURCE_ID, SINK_ID)])
     master = shown(job, waiting().graph)
 

@@ -67,7 +67,7 @@ async def test_one_that_never_started_can_be_closed() -> None:
 async def test_the_end_cancels_jobs_and_waits_for_them(
     address: Address, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """As long as the TaskManagers cooperate they end as cancelled, not as lost."""
+    """Jobs end as cancelled, not as lost, as long as their TaskManagers cooperate."""
     task_manager = await connect(address)
     job = job_managers[0].dispatcher.submit(word_count())
     attempts = [(await task_manager.expect_deployment()).attempt for _ in range(2)]

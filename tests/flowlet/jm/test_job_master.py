@@ -190,7 +190,7 @@ async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
 
 
 async def test_a_source_gets_splits_when_it_asks(recorder: Recorder, tmp_path: Path) -> None:
-    """Whoever else asks is not heard."""
+    """A request from another TaskManager, from a task without a source or for an unknown attempt is ignored."""
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.write_bytes(b"x" * 3_000_000)
@@ -249,7 +249,7 @@ class TestClientHeartbeats:
         return master, recorder
 
     async def test_a_job_without_its_client_is_cancelled_after_the_timeout(self) -> None:
-        """It would wait for the reader of its results for ever."""
+        """A job without its client would wait for the reader of its results for ever."""
         timers = ManualTimers()
         master, recorder = self.start(timers, 30_000)
 

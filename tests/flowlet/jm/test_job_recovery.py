@@ -32,7 +32,7 @@ def restarting(job_id: str = JOB_ID) -> JobGraphMessage:
 
 
 class Successions:
-    """One JobManager after the other at the same store; each ends before the next one starts."""
+    """JobManagers one after the other at one store; each ends before the next one starts."""
 
     def __init__(self, store: Path) -> None:
         self.config = JobManagerConfig(SECRET, job_store=store, shutdown_timeout_s=0.01, job_store_lock_s=0.01)
@@ -176,7 +176,7 @@ async def test_the_next_jobmanager_tells_how_a_job_ended(
 
 
 async def test_a_corrupt_entry_stops_its_job_alone(successions: Successions, store: Path) -> None:
-    """Whoever asks for the job learns the file."""
+    """A request for the job is answered with the name of the file."""
     client = await successions.next()
     await submit(client, restarting())
     await submit(client, restarting(OTHER_ID))
@@ -215,7 +215,7 @@ async def test_a_start_that_fails_gives_the_store_back(successions: Successions)
 
 
 async def test_the_ends_of_jobs_do_not_pile_up(successions: Successions, store: Path) -> None:
-    """As many are kept as without a store, of earlier JobManagers and of this one together."""
+    """A store holds as many ends as a JobManager without a store, those of earlier JobManagers included."""
     successions.config = dataclasses.replace(successions.config, max_finished_jobs=1)
     await submit(await successions.next(), word_count())
     await submit(await successions.next(), word_count(OTHER_ID))

@@ -99,7 +99,7 @@ class Job:
             self.report(vertex_id, S.RUNNING, number)
 
     async def splits(self, vertex_id: str, number: int = 0) -> list[str]:
-        """What a source gets when it asks."""
+        """Return the splits that a source gets when it asks."""
         self.recorder.was_told.clear()
         assert self.master.handle("tm-1", SplitsRequested(attempt(vertex_id, number)))
         async with asyncio.timeout(PATIENCE_S):
@@ -245,7 +245,9 @@ async def test_aligned_sources_are_told_on_and_those_that_ended_are_left_out(tmp
 
 class TestCheckpoints:
     async def test_one_on_its_way_is_aborted_and_the_next_has_the_attempts_of_now(self, saved_job: Job) -> None:
-        """It is triggered an interval after all of them run, and is complete when all have acknowledged."""
+        """The next checkpoint is triggered an interval after all its attempts run, and is complete when all have
+        acknowledged.
+        """
         saved_job.run_all()
         saved_job.timers.advance(INTERVAL_S)
         assert saved_job.triggers() == [(attempt(LEFT), 1), (attempt(RIGHT), 1)]

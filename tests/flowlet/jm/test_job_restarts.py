@@ -97,7 +97,7 @@ async def test_the_slots_are_given_back_at_the_failure_and_asked_for_after_the_d
 
 
 async def test_the_next_run_has_new_attempts_and_all_of_the_code(job: Job) -> None:
-    """The channels lead to attempts of the same run."""
+    """The channels of a run lead to attempts of that run."""
     job.restart()
     source, sink = job.recorder.deployed[2:]
 
@@ -306,7 +306,7 @@ async def saved_job(discarded: queue.Queue[int], tmp_path: Path) -> Job:
 
 
 async def next_splits(job: Job, run: int) -> list[str]:
-    """What the source gets when it asks."""
+    """Return the splits that the source gets when it asks."""
     job.recorder.was_told.clear()
     assert job.master.handle("tm-1", SplitsRequested(source_and_sink(run)[0]))
     async with asyncio.timeout(PATIENCE_S):
@@ -353,7 +353,7 @@ async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_wer
 
 
 async def test_a_checkpoint_that_was_not_complete_at_the_failure_does_not_count(saved_job: Job) -> None:
-    """What is left of it arrives too late, and the tasks that are cancelled hear that it was aborted."""
+    """Late acknowledgements of the checkpoint are refused, and the cancelled tasks hear that it was aborted."""
     source, sink = source_and_sink(0)
     acknowledge(saved_job, source)
 

@@ -1,4 +1,4 @@
-"""Which completion marks a job gets, and when one is complete."""
+"""The completion marks that a job gets, and the moment at which a mark is complete."""
 
 from dataclasses import dataclass, field
 

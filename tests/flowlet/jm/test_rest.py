@@ -299,7 +299,7 @@ class TestLifeOfAJob:
     async def test_a_task_manager_that_stops_in_order_is_named_too(
         self, address: Address, client: RpcClient, connect: Connect
     ) -> None:
-        """It cancels its tasks first: nobody asked for that."""
+        """A TaskManager that stops in order cancels its tasks first, without a request to do so."""
         task_manager = await connect(address)
         for attempt in await started(client, task_manager):
             await task_manager.report(attempt, CANCELED)
@@ -495,7 +495,7 @@ class TestLongPolls:
     async def test_collect_of_the_next_run_waits_for_the_restart(
         self, address: Address, client: RpcClient, connect: Connect
     ) -> None:
-        """Nothing is answered that is about the run before."""
+        """No answer is about the run before."""
         task_manager = await connect(address)
         restart = RestartSettings(RestartKind.FIXED_DELAY, delay_ms=0)
         await submit(client, msgspec.structs.replace(word_count(), settings=JobSettings(restart=restart)))

@@ -1,4 +1,4 @@
-"""Who is told which splits, and when; the call in the background ends when the test says so."""
+"""The splits that readers are told, and when; the call in the background ends when the test says so."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,7 +60,7 @@ class Enumerator(SplitEnumerator):
 
 
 class Timer:
-    """Of ``Coordinated.later``."""
+    """A timer that ``Coordinated.later`` has set."""
 
     def __init__(self) -> None:
         self.is_cancelled = False
@@ -279,7 +279,7 @@ def two_sources(restored: bytes | None = None) -> Coordinated:
 
 
 def test_the_next_source_is_discovered_on_the_same_thread_once_all_readers_have_come_to_it() -> None:
-    """Who asks earlier gets no answer until then."""
+    """A reader that asks earlier gets no answer until then."""
     coordinated = two_sources()
     coordinated.finish()
     coordinated.ask(0, 0, 0, 0, 1, 0)
@@ -325,7 +325,7 @@ def test_a_next_source_that_cannot_be_discovered_fails_the_job() -> None:
 
 
 def test_a_closed_one_leaves_no_timer_behind() -> None:
-    """It would keep the coordinator of a run that is over, with all its splits, until the next search was due."""
+    """A timer would keep the coordinator of a run that is over, with all its splits, until the next search was due."""
     coordinated = Coordinated(1)
     coordinated.enumerator.discovery_interval_ms = 3_600_000
     coordinated.finish()

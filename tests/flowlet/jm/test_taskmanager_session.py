@@ -252,7 +252,7 @@ class SilentWebSocket:
 async def test_silence_while_our_own_loop_stood_still_does_not_count(
     job_managers: list[JobManager], address: Address, stalls_s: list[float]
 ) -> None:
-    """What they sent meanwhile is still in the socket: they get the whole time without it."""
+    """The TaskManager's messages of that time are still in the socket, so it gets its whole time without the stall."""
     websocket = SilentWebSocket(*stalls_s)
     session = TaskManagerSession(
         cast(SignedWebSocket, websocket),
@@ -307,7 +307,7 @@ def session_over(websocket: HeldWebSocket, job_manager: JobManager) -> TaskManag
 async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(
     address: Address, job_managers: list[JobManager]
 ) -> None:
-    """Whoever cancels it waits for that; the connection is closed nevertheless."""
+    """The task that cancels the session waits for its end; the connection is closed nevertheless."""
     websocket = HeldWebSocket()
     session = asyncio.create_task(session_over(websocket, job_managers[0]).run())
     await websocket.sends.wait()
@@ -413,7 +413,7 @@ class TestBadTaskManagers:
     async def test_one_that_cuts_the_connection_is_lost_at_once(
         self, address: Address, connect: Connect, job_managers: list[JobManager]
     ) -> None:
-        """As if its process was killed: no goodbye."""
+        """A cut connection looks like a killed process: there is no goodbye."""
         task_manager = await connect(address)
         dispatcher = job_managers[0].dispatcher
         job = dispatcher.submit(word_count())

@@ -67,7 +67,7 @@ class Announced:
         self.announcer.forget(Subtask(SOURCE_ID, subtask))
 
     def fire(self) -> dict[tuple[str, int], int]:
-        """What is sent when the timers of all groups are due."""
+        """Return the watermarks that are sent when the timers of all groups are due."""
         if not self.calls:
             self.announcer.start()
         self.allowed.clear()
@@ -91,7 +91,7 @@ def test_a_second_start_makes_no_second_timer_but_one_after_the_end_does() -> No
 
 
 def test_each_interval_the_group_is_told_how_far_it_may_be() -> None:
-    """Nobody before the first report; those that have ended are neither told nor waited for."""
+    """No reader is told before the first report; readers that have ended are neither told nor waited for."""
     announced = Announced((SOURCE_ID, "g", 100, 250))
     announced.announcer.start()
 

@@ -62,7 +62,7 @@ class Subtasks:
             _advance(harness, watermark)
 
     def take(self, *tags: str) -> list[list[StreamRecord]]:
-        """What was emitted since the last call: the main output, then the side outputs; subtask by subtask."""
+        """Return the records since the last call: the main output, then the side outputs; subtask by subtask."""
         found = [
             list(itertools.chain.from_iterable(harness.recorded.records_of(tag) for harness in self._harnesses))
             for tag in (None, *tags)

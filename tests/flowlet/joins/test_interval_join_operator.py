@@ -80,7 +80,7 @@ class NestedLoops:
 
 
 def by_key(records: list[StreamRecord]) -> dict[str, list[StreamRecord]]:
-    """What one key emitted, in order; keys of several subtasks have no order between them."""
+    """Return the records of each key in order; keys of several subtasks have no order between them."""
     found: dict[str, list[StreamRecord]] = {}
     for record in records:
         found.setdefault(record.value[0][0], []).append(record)
@@ -131,7 +131,7 @@ def run_beside_loops(seed: int, rocksdb: Path | None) -> None:
 
 @pytest.fixture(params=[2, 32])
 def block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the records of one timestamp."""
+    """Set the size of the blocks that hold the records of one timestamp."""
     monkeypatch.setattr(join_buffer, "_BLOCK_SIZE", request.param)
 
 
@@ -161,7 +161,7 @@ def test_many_random_streams_give_what_nested_loops_give() -> None:
 
 
 def test_a_record_that_comes_at_the_watermark_is_forgotten_by_the_first_one_after_a_restart() -> None:
-    """It was kept until the next watermark, which is the same one then."""
+    """Such a record is kept until the next watermark, which is the restored one after a restart."""
     run_beside_loops(11_058, None)
 
 
@@ -170,7 +170,7 @@ def harness_of(function: Any, lower: int = -5, upper: int = 5) -> TwoInputOperat
 
 
 def test_a_pair_is_emitted_once_when_its_second_record_comes() -> None:
-    """It has the later of both timestamps."""
+    """A pair has the later of both timestamps."""
     with harness_of(Pairs()) as harness:
         harness.process_element1(("a", 1), 10)
         harness.process_element2(("a", 2), 5)

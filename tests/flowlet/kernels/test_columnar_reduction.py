@@ -81,7 +81,7 @@ def chunks_of(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[An
 def test_results_are_those_of_a_loop_over_records(
     records: st.SearchStrategy[Any], key: int, position: int, aggregate: Aggregate, is_batch: bool, data: st.DataObject
 ) -> None:
-    """As long as chunks are taken; whoever refuses one leaves the state of those before it, and has reason to."""
+    """A chunk that a reduction refuses, for a reason, leaves the state of the chunks before it."""
     reduction, state = ColumnarReduction(aggregate, position), dict[Any, Any]()
     reduce, key_of = function_of(aggregate, position), lambda record: record[key]
 
@@ -140,7 +140,7 @@ def test_once_a_refused_chunk_brought_keys_nothing_is_taken_any_more() -> None:
 def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(
     *, is_restored: bool, is_batch: bool
 ) -> None:
-    """As with edges whose key is the smaller one of their ends."""
+    """The key may be another field in later records, as with edges whose key is the smaller one of their ends."""
     reduction = ColumnarReduction(Aggregate.SUM, 2)
     ends = [
         ([("a", "x", 1), ("b", "y", 1)], 0),

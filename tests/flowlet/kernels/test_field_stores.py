@@ -30,7 +30,7 @@ def test_values_are_taken_by_their_slots(column: Column, *, is_replaced: bool) -
 
 @pytest.mark.parametrize("column", [OBJECTS, NUMBERS], ids=["objects", "numbers"])
 def test_values_are_replaced_by_their_slots(column: Column) -> None:
-    """What was read before keeps the old ones."""
+    """Values that were taken before a replacement stay the old ones."""
     first, second, third = column.to_list()
     store = FieldStore(column, is_replaced=True)
     store.append(column)

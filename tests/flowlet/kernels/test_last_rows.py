@@ -1,4 +1,4 @@
-"""Which row of each key is its last one."""
+"""The last row of each key."""
 
 import numpy as np
 import pytest

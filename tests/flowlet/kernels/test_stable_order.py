@@ -37,7 +37,7 @@ def test_the_ends_of_64_bits() -> None:
 
 @pytest.mark.parametrize("values", [[], [7], [1, 1, 2, 9]])
 def test_what_is_in_order_is_left(values: list[int]) -> None:
-    """Nobody has to move it."""
+    """Values that are in order need no new order."""
     assert stable_order(np.array(values, np.int64)) is None
 
 

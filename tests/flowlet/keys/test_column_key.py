@@ -1,4 +1,4 @@
-"""Keys of columns: one by one and by the column they are the same."""
+"""Keys of columns: one by one and by the column they are equal."""
 
 import datetime
 import zoneinfo

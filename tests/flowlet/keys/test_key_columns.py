@@ -78,7 +78,7 @@ def test_lists_of_mixed_types(keys: list[Any]) -> None:
 
 @given(hnp.arrays(st.sampled_from(["<i8", ">i8", "<i4", ">i4", "i2", "i1"]), 20))
 def test_signed_integers_of_numpy(column: "np.ndarray[Any, Any]") -> None:
-    """Of every width and byte order."""
+    """Integers of every width and byte order have the hashes and groups of their Python values."""
     expect_one_by_one(column, column.tolist())
 
 

@@ -1,4 +1,4 @@
-"""Keys of users' classes, and of every other type: what they are the same as, in every process."""
+"""Keys of users' classes, and of every other type: the keys that they are equal to, in every process."""
 
 import copyreg
 import enum
@@ -113,7 +113,7 @@ def test_stand_ins_can_be_kept_in_snapshots(key: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_hashes_are_the_same_in_another_process(seed: str) -> None:
-    """Where Python's own hash of a str, and with it the order of a frozenset, is another one."""
+    """Another process has other hashes of str, and with them another order of a frozenset."""
     program = (
         "from flowlet.keys.exact_keys import key_hash; from tests.flowlet.keys_of_every_type import *; "
         "print([key_hash(row[0]) for row in GOLDEN])"
@@ -289,7 +289,7 @@ def test_slots_and_attributes_count() -> None:
 
 
 def test_pickles_of_other_modules_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pickle asks them."""
+    """A key class that another module has registered with ``copyreg`` is pickled by that function, as pickle does it."""
 
     class Foreign(Version):
         pass
@@ -443,7 +443,7 @@ def test_a_key_that_may_be_another_one_elsewhere_is_refused_with_advice(
 
 
 def test_a_class_that_one_thread_refuses_is_not_accepted_by_another_one() -> None:
-    """The second one looks at the same key after the first one has changed it, and is ready last."""
+    """The second thread looks at the key after the first one has changed it, and is ready last."""
     both_have_looked, first_is_ready = threading.Event(), threading.Event()
 
     class KeepsItsHashSlowly:

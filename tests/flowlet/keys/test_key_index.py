@@ -156,7 +156,7 @@ def test_where_the_key_is_no_column_instants_are_no_numbers() -> None:
     st.lists(TEXTS, min_size=10, max_size=10),
 )
 def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) -> None:
-    """Of two tables in turn; names that no record has are no keys."""
+    """Codes of two tables in turn have the slots of their names; names that no record has are no keys."""
     tables = NameTable(), NameTable()
     values, columns = [], []
     for number, chunk in enumerate(chunks):

@@ -1,4 +1,4 @@
-"""Which dates, times and numbers are the same key, by each function alone."""
+"""The dates, times and numbers that are one key, by each function alone."""
 
 import datetime
 import pickle
@@ -76,9 +76,7 @@ def test_two_instants_are_one_key_exactly_if_they_are_one_in_utc(
 
 
 def test_an_hour_that_comes_twice_is_two_instants() -> None:
-    """Python's == looks at the clock's hands alone where the zone is the same object; the instants
-    are an hour apart.
-    """
+    """Python's == compares the clock's hands alone if both have one zone object; the instants are an hour apart."""
     first = datetime.datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Vienna"))
     second = first.replace(fold=1)
 

@@ -1,4 +1,4 @@
-"""A key with a namespace moves with the key, and is the same key only in the same namespace."""
+"""A key with a namespace moves with the key, and is equal only to keys in its own namespace."""
 
 import pickle
 

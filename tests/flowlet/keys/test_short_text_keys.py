@@ -8,7 +8,7 @@ from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 @given(st.lists(SHORT, max_size=20))
 def test_hashes_are_those_of_the_texts(texts: list[str]) -> None:
-    """Of every length."""
+    """Texts of every length have the hashes of keys."""
     assert short_text_hashes(heads_of(texts)).tolist() == list(map(key_hash, texts))
 
 

@@ -176,7 +176,7 @@ def test_a_mail_may_be_urgent(loop: Loop) -> None:
 
 class TestYieldUntil:
     def test_mails_run_until_the_signal_is_given(self, loop: Loop) -> None:
-        """Those behind it stay, as do those of operators before this one."""
+        """Mails behind the signal stay, and so do mails of operators before this one."""
         ran: list[str] = []
         signal = AvailabilityFuture()
         loop.processor.executor(1).execute(lambda: ran.append("before"), "of operator 1")
@@ -233,7 +233,7 @@ class TestYieldUntil:
 
 
 def test_mails_are_run_by_the_tasks_function_and_control_mails_are_not() -> None:
-    """It may wait for a lock: a cancellation must get past it."""
+    """The task's function may wait for a lock, which a cancellation must get past."""
     held: list[str] = []
 
     def run(action: Action) -> None:

@@ -204,7 +204,7 @@ def test_mails_run_while_the_default_action_is_suspended(loop: Loop) -> None:
 
 
 def test_resuming_from_another_thread_goes_through_an_urgent_mail(loop: Loop) -> None:
-    """It overtakes what is queued, and nothing happens on the other thread."""
+    """The urgent mail overtakes queued ones, and no work is done on the other thread."""
     loop.action = loop.suspend
     loop.processor.run_mailbox_step()
     for _ in range(1_000):

@@ -155,7 +155,7 @@ def test_hist_14304_a_mail_that_posts_itself_leaves_room_for_input(task: Task) -
 
 
 def test_hist_14544_a_cancel_after_the_end_changes_nothing(task: Task) -> None:
-    """It is refused silently; an ordinary mail is refused with an error that its sender sees."""
+    """A late cancel is refused in silence; a late ordinary mail is refused with an error that its sender sees."""
     task.processor.quiesce_when_empty()
 
     assert not task.processor.send_control_mail(lambda: None, "cancel")

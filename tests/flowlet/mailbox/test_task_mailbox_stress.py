@@ -41,7 +41,7 @@ def new_mailbox() -> TaskMailbox:
 
 @contextmanager
 def other_thread(act: Callable[[], object]) -> Iterator[None]:
-    """It has to have ended, without an error, at the end of the block."""
+    """Run ``act`` on another thread, which has to end, without an error, by the end of the block."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -60,7 +60,7 @@ def other_thread(act: Callable[[], object]) -> Iterator[None]:
 
 
 class Progress:
-    """Of two threads; each number is written by one of them."""
+    """The progress of two threads; each number is written by one of them."""
 
     def __init__(self) -> None:
         self.num_started = self.num_ended = self.num_cancels = 0

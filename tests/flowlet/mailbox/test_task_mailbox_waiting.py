@@ -121,7 +121,7 @@ class TestTakeUntil:
             box.take_until(AvailabilityFuture())
 
     def test_a_wake_up_without_a_reason_is_slept_over(self, box: TaskMailbox) -> None:
-        """Whoever waits looks again, and goes on waiting."""
+        """A waiting thread looks again, and goes on waiting."""
 
         def wake_then_put() -> None:
             box.wake_threadsafe()

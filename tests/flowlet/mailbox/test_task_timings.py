@@ -121,7 +121,9 @@ def test_hard_backpressure_is_told_apart_from_soft(timings: TaskTimings, clock: 
 
 
 def test_rates_are_shares_of_each_second(timings: TaskTimings, clock: Clock) -> None:
-    """Of 5 s: 1 idle, 2 soft, 0.5 hard, so 1.5 busy.  Before the interval is over no wait counts."""
+    """Five seconds of which 1 is idle, 2 are soft and 0.5 are hard have 1.5 busy ones; an interval that is not over
+    counts no wait.
+    """
     timings.mark_start()
     for kind, by_ns in ((WaitKind.IDLE, SECOND_NS), (WaitKind.BACK_PRESSURED, 2 * SECOND_NS)):
         timings.start_wait(kind)

@@ -92,7 +92,7 @@ def test_get_without_update(rig: Rig) -> None:
 
 
 def test_update_before_marking_end(rig: Rig) -> None:
-    """What goes on counts for the interval, and the longest measurement is counted from its beginning."""
+    """A measurement that goes on counts for the interval, and the longest one is counted from its beginning."""
     rig.gauge.mark_start()
     rig.clock.advance_ms(10)
     rig.gauge.update()

@@ -209,7 +209,7 @@ def test_a_program_that_starts_a_job_can_be_interrupted_anywhere(
 
 
 def _with_secret(secret: bytes) -> Callable[..., SubmittedJob]:
-    """What starts jobs where no file has the secret."""
+    """Return a function that starts jobs with this secret, which no file holds."""
 
     def start(
         stream_graph: StreamGraph, address: tuple[str, int], _in_process: bool, keep: Callable[[RunningJob], None]
@@ -262,7 +262,7 @@ def test_the_outermost_block_counts() -> None:
 
 
 def test_handlers_of_the_program_are_called_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the signals had come after the block, and a second SIGINT before the first was served."""
+    """The program's handlers run after the block, as if a second SIGINT had come before the first one was served."""
     calls: list[int] = []
     former = [
         (number, signal.signal(number, lambda number, _frame: calls.append(number)))

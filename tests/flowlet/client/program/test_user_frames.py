@@ -110,7 +110,9 @@ def test_a_hook_of_the_program_stays(hook: None) -> None:
 def test_generated_code_of_a_module_is_not_the_users(
     hook: None, capsys: pytest.CaptureFixture[str], module: str, is_one_line: bool
 ) -> None:
-    """The text of ``python -c`` and the methods of dataclasses have the same file name."""
+    """Generated code belongs to the user or not by its module: ``python -c`` and methods of dataclasses share a file
+    name.
+    """
     namespace = {"__name__": module}
     exec(compile("def generated():\n    raise KeyboardInterrupt\n", "<string>", "exec"), namespace)
     engine = {"called": namespace["generated"]}
@@ -226,7 +228,9 @@ def test_all_frames_can_be_had(
 
 
 def test_a_fault_of_ours_keeps_its_frames(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who reports it needs them; so does an error of ours in a thread of ours, which no line of the user's led to."""
+    """A report of the fault needs the frames; an error in a thread of ours, to which no line of the user's led, keeps
+    them, too.
+    """
     assert any("in inside" in line for line in shown(raised_in_engine(KeyError("ours")), capsys))
     error = raised_in_engine(FlowletError("ours"))
     assert error.__traceback__ is not None

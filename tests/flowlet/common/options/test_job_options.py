@@ -1,4 +1,4 @@
-"""What options say about the checkpoints and restarts of a job."""
+"""The checkpoints and restarts of a job, as options set them."""
 
 import pytest
 

@@ -18,7 +18,7 @@ FIXED = [option for option in KNOWN if option.is_fixed]
 
 
 def graph_of(options: dict[str, str], *, has_gate: bool = False) -> StreamGraph:
-    """What a job with these options would run."""
+    """Return the graph of a job with these options."""
     found: list[StreamGraph] = []
 
     def submit(stream_graph: StreamGraph, *_: object) -> Any:

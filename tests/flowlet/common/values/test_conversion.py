@@ -117,7 +117,7 @@ def test_an_error_says_where() -> None:
 
 @given(values=st.lists(st.tuples(st.text(), st.integers(-(2**31), 2**31 - 1))))
 def test_conversion_happens_once(values: list[tuple[str, int]]) -> None:
-    """What has the declared shape already comes out equal."""
+    """A value that already has the declared shape is converted to an equal value."""
     type_info = Types.LIST(PERSON)
 
     once = element_converter(type_info)(values)
@@ -137,7 +137,7 @@ def test_a_named_row_is_read_by_its_names() -> None:
 @pytest.mark.parametrize(("make", "code"), [(Types.BYTE, "b"), (Types.SHORT, "h"), (Types.INT, "i")])
 @given(value=st.integers(-(2**70), 2**70))
 def test_integers_of_a_collection_wrap_around(make: type[TypeInformation], code: str, value: int) -> None:
-    """As Java's ``byteValue``, ``shortValue`` and ``intValue``: the lowest bits count."""
+    """The lowest bits of an integer count, as in Java's ``byteValue``, ``shortValue`` and ``intValue``."""
     size = struct.calcsize(code)
 
     expected = struct.unpack(f"<{code}", (value & (1 << 8 * size) - 1).to_bytes(size, "little"))[0]

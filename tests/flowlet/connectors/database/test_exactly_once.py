@@ -97,7 +97,7 @@ def test_a_kill_between_prepare_and_commit_loses_nothing(table: Database) -> Non
 
 
 def test_a_kill_between_commit_and_notify_repeats_nothing(table: Database) -> None:
-    """The commit has happened, and nobody knows: the restart begins with the same checkpoint."""
+    """The commit has happened, but nobody was notified: the restart begins with the committed checkpoint."""
     harness = opened(table.url)
     harness.process_chunk(rows(0, 10))
     snapshot = harness.snapshot(1)
@@ -143,7 +143,7 @@ def test_a_dead_process_that_lives_on_commits_what_is_committed_already(table: D
 
 
 def test_a_transaction_whose_marker_is_there_changes_nothing(table: Database) -> None:
-    """Two processes ask for the marker at the same time, and then both commit."""
+    """Two processes that ask for the marker at one time and then both commit write each batch once."""
     context: Any = None
     one, other = (sink(table.url).create_target(context) for _ in range(2))
 

@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_a_name_that_is_no_text_is_named_as_well_as_it_can_be(tmp_path: Path) -> None:
-    """It would not get through to the reader."""
+    """A file name that is not UTF-8 would not reach the reader, so the error shows its bytes."""
     with open(os.fsencode(tmp_path) + b"/caf\xe9", "w") as file:
         file.write("x")
 

@@ -252,7 +252,7 @@ def test_a_kill_before_the_first_checkpoint(fmt: Format, part_size: int, tmp_pat
 
 @every_format
 def test_a_process_that_lives_on_after_its_restart_changes_nothing(fmt: Format, part_size: int, tmp_path: Path) -> None:
-    """It writes on, hears of its last checkpoint, and fails at last."""
+    """The old process writes on, hears of its last checkpoint, and fails at last."""
     job = Killed(fmt, tmp_path, part_size)
     job.write(range(100))
     complete = job.harness.snapshot(1)

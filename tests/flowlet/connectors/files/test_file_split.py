@@ -1,4 +1,4 @@
-"""Which files are compressed, and which can be read in parts."""
+"""Tests of which files are compressed, and which can be read in parts."""
 
 import pytest
 

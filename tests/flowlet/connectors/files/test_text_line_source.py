@@ -28,7 +28,7 @@ from tests.flowlet.splits.all_splits import all_splits
 
 
 def reference_lines(text: str) -> list[str]:
-    r"""As Java's BufferedReader: \n, \r\n and \r end a line; a last one without an end counts."""
+    r"""Split the text as Java's BufferedReader does: \n, \r\n and \r end a line; a last one without an end counts."""
     lines = re.split(r"\r\n|\n|\r", text)
     return lines if lines[-1] else lines[:-1]
 
@@ -236,7 +236,7 @@ def test_a_compressed_file_counts_its_bytes_on_the_disk(tmp_path: Path) -> None:
 
 class TestWaiting:
     def test_a_reader_without_a_split_has_nothing_until_one_comes(self, tmp_path: Path) -> None:
-        """It asks once, and is told when it is worth to poll again."""
+        """A reader without a split asks once, and its future tells when another poll is worth it."""
         (tmp_path / "a").write_text("one")
         asked: list[int] = []
         reader = TextLineReader("UTF-8")
@@ -323,7 +323,7 @@ def test_a_compressed_file_may_be_in_a_charset_without_plain_line_ends(tmp_path:
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 def test_a_compressed_file_that_is_cut_short_is_named(suffix: str, tmp_path: Path) -> None:
-    """Its lines so far may have gone on already; the job fails all the same."""
+    """Lines in front of the cut may have gone on already; the job fails nevertheless."""
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESSED[suffix](CONTENT)[:-1])
 
@@ -387,7 +387,7 @@ def test_a_second_stream_that_is_cut_short_is_named(suffix: str, tmp_path: Path)
 
 @pytest.mark.parametrize("num_zeros", [4, 512, 200_000])
 def test_padding_between_the_streams_of_an_xz_file_is_skipped(num_zeros: int, tmp_path: Path) -> None:
-    """As the format has it: zeros, a multiple of four bytes, also at the end."""
+    """The format of xz allows padding with zeros, a multiple of four bytes, between streams and at the end."""
     path = tmp_path / "a.xz"
     path.write_bytes(lzma.compress(b"1\n") + bytes(num_zeros) + lzma.compress(b"2\n") + bytes(num_zeros))
 
@@ -396,7 +396,7 @@ def test_padding_between_the_streams_of_an_xz_file_is_skipped(num_zeros: int, tm
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 def test_compressed_content_is_found_by_its_first_bytes_whatever_the_name(suffix: str, tmp_path: Path) -> None:
-    """It never becomes lines; a file that is cut by its name alone is still read whole, once."""
+    """Compressed content never becomes lines; a file that was cut because of its name is still read whole, once."""
     path = tmp_path / "log.1"
     path.write_bytes(COMPRESSED[suffix](CONTENT))
     size = path.stat().st_size
@@ -409,7 +409,7 @@ def test_compressed_content_is_found_by_its_first_bytes_whatever_the_name(suffix
 
 
 def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path) -> None:
-    """It was cut, or never written to its end; a text of no bytes has no lines."""
+    """An empty file with the name of a compressed one was cut or never finished; an empty text has no lines."""
     for name in ("a.gz", "b.txt"):
         (tmp_path / name).touch()
 

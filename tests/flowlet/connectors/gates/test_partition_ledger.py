@@ -1,4 +1,4 @@
-"""Which records of a partition a gate's subtask passes on: each once, through any failures, attempts and twins."""
+"""The records of a partition that a gate's subtask passes on: each once, through any failures, attempts and twins."""
 
 from dataclasses import dataclass, field
 
@@ -109,7 +109,7 @@ def test_the_oldest_partitions_that_nobody_brings_are_forgotten_first() -> None:
 
 
 def test_with_another_parallelism_complete_partitions_are_complete_everywhere_and_others_are_refused() -> None:
-    """Which subtask held which records nobody can tell of the others."""
+    """A partition that had not ended is refused, because no subtask can tell which one held which of its records."""
     former = [
         [HeldPartition(KEY, 0, 10, has_ended=True), HeldPartition(OTHER, 0, 3, has_ended=True)],
         [HeldPartition(KEY, 1, 4, has_ended=True), HeldPartition(OTHER, 0, 9, has_ended=False)],
@@ -187,8 +187,8 @@ STEPS = st.lists(
 def test_every_record_is_in_the_state_once_and_none_that_was_acknowledged_is_lost(
     num_records: int, steps: list[tuple[object, ...]]
 ) -> None:
-    """Attempts from the start (another process) and from what was acknowledged (the same call), beside each other and
-    after failures.
+    """Attempts begin at the start (another process) or behind the acknowledged records (the running call), beside each
+    other and after failures.
     """
     model = Model(num_records)
     for kind, *values in steps:

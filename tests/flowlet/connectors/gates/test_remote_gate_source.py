@@ -1,4 +1,4 @@
-"""When the reader of a gate acknowledges what producers have sent."""
+"""The moments at which the reader of a gate acknowledges what producers have sent."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -83,7 +83,7 @@ def test_a_partition_is_acknowledged_with_the_mark_that_follows_its_end() -> Non
 
 
 def test_a_mark_that_was_emitted_before_the_end_acknowledges_nothing() -> None:
-    """It was wanted by another gate of the job."""
+    """A mark that another gate of the job wanted acknowledges none of this gate's partitions."""
     rig = Rig()
     rig.reader.mark_emitted(1)
     rig.end(0)

@@ -237,7 +237,7 @@ def test_brokers_that_answer_within_the_timeout_of_a_call_lose_nothing(
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_to_silent_brokers_ends_after_its_timeout(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one call of this length would: 30 seconds, and the committer tries again later."""
+    """The waits add up to the timeout of one call, 30 seconds; then the committer tries again later."""
     brokers = SlowBrokers(call, silence_s=1_000.0)
     target = brokers.target(monkeypatch)
 

@@ -1,4 +1,4 @@
-"""Which partitions are found, at which offsets, and who gets them; the brokers are a table."""
+"""The partitions that are found, their first offsets, and the readers that get them; the brokers are a table."""
 
 from collections.abc import Sequence
 

@@ -21,7 +21,7 @@ kafka = pytest.importorskip("confluent_kafka")
 
 @dataclass
 class Message:
-    """What librdkafka gives; ``failure``: the name of its error."""
+    """A message as librdkafka gives it; ``failure``: the name of its error."""
 
     partition_: int
     offset_: int
@@ -302,9 +302,9 @@ def test_the_end_of_a_partition_is_committed_once(driven: Any) -> None:
 
 
 def test_offsets_of_records_that_wait_to_be_processed_are_not_committed(driven: Any) -> None:
-    """They are in the checkpoint; a job that begins at the group's offsets reads them again.
+    """Records that wait are in the checkpoint, and a job that begins at the group's offsets reads them again.
 
-    Messages without a record are no records.
+    A message without a value is no record.
     """
     driver = driven(KafkaSplit("t", 0, 5), KafkaSplit("t", 1, 3), **{"group.id": "g"})
     driver.consumer.put(Message(0, 5), Message(0, 7), Message(0, 8, None), Message(0, 9))
@@ -386,7 +386,7 @@ def test_partitions_are_dealt_out_to_other_numbers_of_readers(width: int) -> Non
 
 
 def test_a_mail_waits_for_one_message_of_a_schema_of_the_user(driven: Any) -> None:
-    """What was not read of the messages comes with the next poll, and the position is in front of it."""
+    """Unread messages are read by the next poll, and the position is in front of them."""
     interrupts = Interrupts()
 
     class Slow(DeserializationSchema):

@@ -60,7 +60,7 @@ def limited(source: AssignedSource[NumberReader], clock: TestProcessingTimeServi
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
 def test_the_readers_together_give_each_number_once_and_in_order(parallelism: int) -> None:
-    """They take turns, so each gives something."""
+    """The readers take turns, so each gives some numbers."""
     readers, given = started(numbered_records(-3, 9_000), parallelism), [list[Any]() for _ in range(parallelism)]
 
     while sum(map(len, given)) < 9_003:

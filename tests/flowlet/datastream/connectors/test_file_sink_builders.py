@@ -1,4 +1,4 @@
-"""What the builders of file sinks take, and what they refuse."""
+"""The values that the builders of file sinks take, and those that they refuse."""
 
 from collections.abc import Callable
 from typing import Any

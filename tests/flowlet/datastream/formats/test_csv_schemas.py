@@ -116,7 +116,7 @@ def test_a_line_that_does_not_fit_fails_or_is_left_out_and_counted(line: bytes) 
 def test_if_errors_are_ignored_a_field_that_does_not_fit_or_is_missing_is_none(
     line: bytes, row: list[Any], num_fields: int
 ) -> None:
-    """As in Flink, the other fields of the row are kept; what became None is counted."""
+    """The other fields of the row are kept, as in Flink; each field that became None is counted."""
     schema = Reader(ALL).set_ignore_parse_errors(True).build()
     names = ["text", "whole", "part", "flag", "price", "day", "list"]
 

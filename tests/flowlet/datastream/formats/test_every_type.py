@@ -84,7 +84,7 @@ def database_sink(row_type: Any, url: str) -> JdbcSink:
 
 
 def sqlite_again(row: Row, row_type: Any) -> Row:
-    """As SQLite gives it back: the texts and numbers that the sink documents."""
+    """Return the row as SQLite gives it back: the texts and numbers that the sink documents."""
     values = row_values_of(database_sink(row_type, "sqlite:////tmp/never.db").statement).of([row])
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE t (x)")
@@ -187,7 +187,7 @@ CSV_TYPES: Final = [*PLAIN, "PRIMITIVE_ARRAY", "BASIC_ARRAY", "LIST"]
 @pytest.mark.parametrize("settings", ["plain", "escape", "no quotes"])
 @given(data=st.data())
 def test_csv_is_read_as_it_was_written_or_refused(settings: str, data: st.DataObject) -> None:
-    """Python's ``csv`` finds as many fields in the line, if it is told the same characters."""
+    """Python's ``csv`` finds as many fields in the line, if it is told the schema's characters."""
     name = data.draw(st.sampled_from(CSV_TYPES))
     value = data.draw(st.none() | ALL[name][1])
     row_type = Types.ROW_NAMED(["x", "y"], [ALL[name][0], Types.STRING()])

@@ -173,7 +173,7 @@ def test_a_message_that_does_not_fit_fails_with_its_text_or_is_left_out_and_coun
     ],
 )
 def test_if_errors_are_ignored_a_field_that_does_not_fit_is_none(text: str, row: Row, num_fields: int) -> None:
-    """As in Flink, the rest of the message is kept, at any depth; what became None is counted."""
+    """The rest of the message is kept, at any depth, as in Flink; each field that became None is counted."""
     place = Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.INT()])
     kind = Types.ROW_NAMED(["name", "age", "at"], [Types.STRING(), Types.INT(), place])
     schema = JsonRowDeserializationSchema.builder().type_info(kind).ignore_parse_errors().build()

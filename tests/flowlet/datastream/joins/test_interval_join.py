@@ -28,7 +28,7 @@ PAYMENTS = [("ann", 3_000), ("bob", 500), ("ann", 9_000), ("eve", 9_500)]
 
 
 class Times(ProcessJoinFunction):
-    """Who, and both timestamps."""
+    """Yields the name and both timestamps."""
 
     def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterator[Any]:
         yield left[0], ctx.get_left_timestamp(), ctx.get_right_timestamp()

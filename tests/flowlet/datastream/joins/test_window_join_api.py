@@ -63,7 +63,7 @@ def co_grouped() -> WindowCoGroup:
 
 
 class Paid(JoinFunction):
-    """What was paid for what; opened like any function."""
+    """Joins the third fields of both records; opened like any function."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.separator = ": "
@@ -108,7 +108,7 @@ def test_a_co_group_sees_what_has_no_partner() -> None:
 
 
 class Stamped(MapFunction):
-    """Nothing but the record."""
+    """Returns the record unchanged."""
 
     def map(self, value: Any) -> Any:
         return value

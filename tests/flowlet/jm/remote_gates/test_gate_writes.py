@@ -1,4 +1,4 @@
-"""Which partitions of which write a gate has counted."""
+"""The partitions that a gate has counted for each write."""
 
 from collections.abc import Callable
 
@@ -141,7 +141,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_write_is_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a failed one of the same size before it; otherwise the gate would never end."""
+    """A failed write of equal size before it is remembered, too; otherwise the gate would never end."""
     monkeypatch.setattr(gate_writes, "MAX_REMEMBERED", 3)
     writes = GateWrites(1, 10)
     for number in range(9):

@@ -1,4 +1,4 @@
-"""What windows of columns keep, as a checkpoint has it."""
+"""The state of windows of columns, as a checkpoint has it."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -196,7 +196,7 @@ def run_case(seed: int) -> None:
     "column", [ListColumn([None, 3, None]), ConstantColumn(None, 3), ArrowColumn(pa.array([None, 3, None]))], ids=repr
 )
 def test_nulls_are_not_counted_in_whatever_representation(column: Column) -> None:
-    """They were, and a mean was wrong, where records had become columns."""
+    """A null does not count, not even in records that have become columns, where means were once wrong."""
     schema, numbers = pa.schema([("n", pa.int64())]), [value for value in column.to_list() if value is not None]
     aggregates = [WindowAggregate(kind, kind, "n", pa.int64()) for kind in ("count", "mean", "sum", "min")]
     windows = columnar_windows(WindowedAggregation(AlignedWindows(10, 10), tuple(aggregates)))

@@ -36,7 +36,7 @@ def windows_of(shape: AlignedWindows, timestamp: int) -> list[Window]:
 
 
 class WindowsByHand:
-    """What ``ColumnarWindows`` does, row by row; the rows of a chunk have no order for sessions."""
+    """``ColumnarWindows`` row by row; the rows of a chunk have no order for sessions."""
 
     def __init__(self, shape: WindowShape, lateness_ms: int, group_of: Callable[[Any], int]) -> None:
         self.floors: dict[int, int] = {}  # by key group
