@@ -134,7 +134,7 @@ def test_names_without_a_line_stay() -> None:
     ],
 )
 def test_a_class_that_moved_twice_is_found_by_the_name_between(module: str, name: str) -> None:
-    """It keeps its first name for the hashes of keys."""
+    """A class that moved twice keeps its first name for the hashes of keys."""
     place, present = present_name(module, name)
 
     assert attrgetter(present)(importlib.import_module(place)) is not None

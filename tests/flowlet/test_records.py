@@ -1,4 +1,4 @@
-"""A chunk is the same records whatever it is made of."""
+"""A chunk has equal records whatever it is made of."""
 
 from typing import Any
 

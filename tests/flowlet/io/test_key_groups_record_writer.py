@@ -371,7 +371,7 @@ class TestColumns:
     def test_text_keys_that_are_a_field_tell_the_reader_which(
         self, position: int, num_records: int, make: Make
     ) -> None:
-        """Pairs and triples, few or many, arrive with their key's position; records from which keys are made have none."""
+        """Pairs and triples, few or many, bring their key's position; records of which keys are made have none."""
         rig = make(KeyGroups(lambda record: [*record][position]), 2)
         num_fields = max(2, position + 1)
         records = [tuple(f"k{number + field}" for field in range(num_fields)) for number in range(num_records)]

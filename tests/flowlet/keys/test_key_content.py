@@ -289,7 +289,7 @@ def test_slots_and_attributes_count() -> None:
 
 
 def test_pickles_of_other_modules_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key class that another module has registered with ``copyreg`` is pickled by that function, as pickle does it."""
+    """A key class that another module has registered with ``copyreg`` is pickled by its function, as pickle does it."""
 
     class Foreign(Version):
         pass

@@ -93,7 +93,7 @@ def test_the_end_of_a_mailbox_against_puts_loses_no_mail(
 
         with other_thread(put_until_refused):
             for index, mailbox in enumerate(mailboxes):
-                # In turn: wait for a mail (both threads are at the same mailbox then), look for one, end at once.
+                # In turn: wait for a mail (both threads are at one mailbox then), look for one, end at once.
                 taken = mailbox.take() if index % 8 == 0 else mailbox.try_take() if index % 8 == 1 else None
                 num_returned[index] = len(end(mailbox)) + (taken is not None)
 

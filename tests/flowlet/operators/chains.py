@@ -33,7 +33,7 @@ class ChainHarness:
 
     Args:
         operators: head first.
-        output: keeps what comes out.
+        output: keeps the results of the last operator.
         subtask: the number that errors name.
     """
 

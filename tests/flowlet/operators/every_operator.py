@@ -102,7 +102,7 @@ def number_or_text(rng: random.Random) -> tuple[int | str]:
 
 
 def often_nothing(rng: random.Random) -> int:
-    """What ``flood`` makes a chunk of results of, now and then."""
+    """Draw a number of results, 0 in most cases, of which ``flood`` makes a chunk."""
     return rng.choices([0, 1, 22], weights=[300, 10, 2])[0]
 
 

@@ -12,7 +12,7 @@ from flowlet.splits.enumerators import enumerator_for
 def requests_to(
     enumerator: SplitEnumerator, receiver: SourceReaderBase | SourceOperator, reader: int = 0
 ) -> Callable[[], None]:
-    """What the reader asks with; it is answered before the call returns."""
+    """Return the function with which the reader asks; its request is answered before the call returns."""
 
     def request() -> None:
         splits = enumerator.next_splits(reader)

@@ -44,7 +44,7 @@ def added_in_place(so_far: Any, record: Any) -> Any:
 
 
 class AddAndCount(ReduceFunction):
-    """Counts in keyed state of its own, in the same store."""
+    """Counts in keyed state of its own, in the operator's store."""
 
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("aggregate"))
@@ -165,7 +165,7 @@ def test_results_are_those_of_the_heap_record_by_record(
 def test_keys_of_all_types_are_told_apart(
     keys: list[Any], cache_bytes: int, backend: Callable[[int], MakeBackend]
 ) -> None:
-    """Of keys that are not plain only stand-ins are known; they are stored with the rows."""
+    """Keys that are not plain are stored with the rows, because only stand-ins of them are known."""
     records = [(key, 1) for key in keys * 3]
     expected = [f"({key!r}, {count})" for count in (1, 2, 3) for key in keys]
     harness = Harness(KeyedSumOperator(KEY, 1), make_backend=backend(cache_bytes))
@@ -207,7 +207,7 @@ def test_a_result_may_be_none_and_may_be_changed_in_place(backend: Callable[[int
 
 
 def test_rows_that_grow_leave_the_memory(backend: Callable[[int], MakeBackend]) -> None:
-    """Of keys that are all held: no row is loaded that would be counted."""
+    """Rows that grow count towards the budget, although their keys are all held and no row is loaded."""
     harness = Harness(
         KeyedReduceOperator(KEY, added),
         make_backend=backend(50_000),

@@ -1,4 +1,4 @@
-"""Every operator does the same with one big chunk, with one record per chunk, and with any other cut.
+"""Every operator gives equal results with one big chunk, with one record per chunk, and with any other cut.
 
 Source: no test of Flink's, whose operators see single records; this is what lets ours see chunks.
 """
@@ -29,7 +29,7 @@ from flowlet.testing.operator_harness import OperatorHarness, StreamRecord
 from tests.flowlet.operators.every_operator import CASES, Case
 from tests.flowlet.serde.exact import exact
 
-# A cut says how many records the next chunk gets, of those that are left.
+# A cut says how many of the remaining records the next chunk gets.
 Cut = Callable[[int], int]
 
 
@@ -185,7 +185,7 @@ def check(name: str, steps: list[Step], *cuts: Cut, known: Cut = single) -> None
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_does_the_same_however_its_records_are_cut(name: str) -> None:
-    """A few inputs by chance, the same each time; the slow tests below try more."""
+    """A few random inputs, which every run repeats, give equal results; the slow tests below try more."""
     case = CASES[name]
 
     for seed, (num_steps, max_run) in enumerate([(3, 12), (4, 3), (1, 40)]):

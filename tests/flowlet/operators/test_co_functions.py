@@ -46,7 +46,7 @@ class OnlyEven(CoMapFunction):
 
 
 def test_where_map_gives_none_nothing_is_emitted() -> None:
-    """As PyFlink's adapter has it; 0 is not None."""
+    """A result of None emits no record, as in PyFlink's adapter; 0 is not None."""
     harness = Harness(CoMapOperator(OnlyEven()))
 
     harness.process_input(1, 0, 1, 2, 3, timestamps=[5, 6, 7, 8])

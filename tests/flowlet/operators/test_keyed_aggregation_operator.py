@@ -1,6 +1,4 @@
-"""Whether records come as lists or as columns, and whatever comes between: results, timestamps, errors and snapshots
-are the same.
-"""
+"""Results, timestamps, errors and snapshots are equal for records in lists and in columns, whatever is between them."""
 
 import operator
 from collections.abc import Callable
@@ -154,7 +152,7 @@ def test_columns_are_only_another_way_to_say_records(
 
 
 def rows_of(snapshot: KeyedStateSnapshot) -> list[Any]:
-    """Of each key group."""
+    """Return the rows of each key group."""
     return [states[AGGREGATES] for states in snapshot.groups.values()]
 
 
@@ -275,7 +273,7 @@ def test_a_snapshot_of_records_goes_on_in_columns(old: AggregationSnapshot) -> N
 
 
 def test_a_snapshot_of_columns_goes_on_with_records() -> None:
-    """Where the function is another one now, which nothing can do in columns."""
+    """The function after the restart may be another one, which has no columnar form."""
     before = Harness(KeyedSumOperator(KEY, 1))
     before.operator.process_chunk(columns(("a", 1), ("b", 2), ("a", 3)))
     state = before.snapshot()

@@ -1,4 +1,4 @@
-"""What running reductions keep in a checkpoint."""
+"""The content of running reductions in a checkpoint."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ def first_field(record: Any) -> Any:
 
 
 def add_in_place(so_far: list[Any], record: list[Any]) -> list[Any]:
-    """What users may do to save an object."""
+    """Change the result so far in place, as users may do to save an object."""
     so_far[1] += record[1]
     return so_far
 
@@ -46,7 +46,7 @@ CASES = {
 def test_an_operator_goes_on_from_its_snapshot_as_if_nothing_had_happened(
     make: Make, before: list[Any], after: list[Any]
 ) -> None:
-    """What came between snapshot and failure is not in it; one snapshot serves several restarts; it survives being
+    """Records between snapshot and failure are not in the snapshot, which serves several restarts and survives being
     stored.
     """
     copied = cloudpickle.dumps((before, after))

@@ -44,7 +44,9 @@ class Collect(KeyedProcessFunction):
 
 
 def test_state_and_timers_go_on_from_a_snapshot_in_subtasks_of_another_number() -> None:
-    """What came between snapshot and failure is not in it; each key goes to the subtask that owns its key group."""
+    """Records between snapshot and failure are not in the snapshot; each key goes to the subtask that owns its key
+    group.
+    """
     with KeyedOneInputOperatorHarness(Collect(), by_key) as before:
         for number in range(2):
             for key in KEYS:

@@ -227,7 +227,7 @@ def test_flat_map_gives_chunks_of_about_the_best_size() -> None:
 
 
 def test_the_list_that_a_function_returned_is_left_alone() -> None:
-    """It may be the user's own, returned again and again."""
+    """A function may return one list of its own again and again."""
     mine = [1, 2]
     harness = Harness(FlatMapOperator(lambda value: mine), pickled=False)
 

@@ -20,7 +20,7 @@ class Tagging(MultipleInputStreamOperator):
 
 
 def run(*steps: tuple[int, Any]) -> list[object]:
-    """What comes out when watermarks (ints) and statuses go into the inputs named."""
+    """Return the elements that come out when watermarks (ints) and statuses go into the inputs named."""
     harness = Harness(Tagging())
     inputs = harness.operator.inputs()
     for number, step in steps:

@@ -145,7 +145,7 @@ def test_a_key_that_the_sender_saw_is_not_asked_for_again() -> None:
 
 
 def test_a_keyed_function_inside_a_chain_has_its_keys() -> None:
-    """Nobody took them on the way, so the selector is asked, once per record."""
+    """The keys are not known from the stream, so the selector is asked, once per record."""
     asked: list[int] = []
 
     class Keys(KeyedProcessFunction):

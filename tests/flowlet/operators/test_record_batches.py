@@ -112,7 +112,7 @@ def test_what_fails_behind_a_function_is_not_its_fault() -> None:
     def refuse(_: Chunk) -> None:
         raise OSError("the connection is gone")
 
-    harness.operator.output.collect = refuse  # what comes behind
+    harness.operator.output.collect = refuse  # the next operator
     with pytest.raises(OSError, match="gone"):
         harness.operator.process_chunk(chunk(1))
 

@@ -33,12 +33,12 @@ LEFT = OutputTag("left")
 seen: list[Any] = []
 current: Any = None
 
-# How the stream under test is read: by the client, by an operator of the same task, by one of another task.
+# How the stream under test is read: by the client, by an operator of its task, by one of another task.
 Reader = Callable[[DataStream], DataStream]
 
 
 def copied(record: Any) -> Any:
-    """What the record is now."""
+    """Return the record as it is now."""
     return {"now": repr(record)}
 
 
@@ -105,7 +105,7 @@ def results_of(stream: DataStream) -> list[Any]:
 
 
 def texts_of(stream: DataStream) -> list[str]:
-    """What each result was, as text."""
+    """Return each result as text."""
     return [found if isinstance(found, str) else repr(found) for found in results_of(stream)]
 
 
@@ -402,7 +402,7 @@ class Keep(MapFunction):
 
 
 def test_operators_of_a_task_hand_on_the_very_object(environment: StreamExecutionEnvironment) -> None:
-    """As in PyFlink: who keeps a record sees what the functions behind it do to it; nothing is copied in between."""
+    """A function that keeps a record sees later functions' changes of it, as in PyFlink; no record is copied."""
     results_of(environment.from_collection([[1], [2]]).map(Keep()).map(append_changed))
 
     assert seen == ["[1]", "[1, 'changed']"]
@@ -460,7 +460,7 @@ def test_nothing_before_the_failing_function_sees_a_later_record(environment: St
 
 
 def test_an_error_names_the_operator_and_the_record(environment: StreamExecutionEnvironment) -> None:
-    """That of the function that raised, not those of the functions that were still at work around it."""
+    """The error names the function that raised, not the functions that were still at work around it."""
     stream = (
         environment.from_collection([1, 2])
         .flat_map(lambda value: (10 * value + 1, 3))

@@ -273,7 +273,7 @@ def test_splits_come_when_the_reader_asks(kind: type[OwnSplitReading]) -> None:
 
 
 def test_a_reader_that_takes_no_splits_is_named() -> None:
-    """It derives from nothing, and its source has splits."""
+    """A reader without a base class has no ``start``, so it cannot read a source that has splits."""
     reader = ScriptedReader([])
     operator = operator_of(reader, lambda: None)[0]
 

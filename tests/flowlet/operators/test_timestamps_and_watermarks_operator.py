@@ -40,7 +40,7 @@ class Driver:
         self.operator.process_chunk(Chunk(list(values), timestamps))
 
     def out(self) -> list[Any]:
-        """What came out since the last time: records as (value, timestamp), watermarks as numbers."""
+        """Return the output since the last call: records as (value, timestamp), watermarks as numbers."""
         elements, self.output.elements = self.output.elements, []
         found: list[Any] = []
         for element in elements:
@@ -280,7 +280,7 @@ def test_a_generator_that_fails_periodically_fails_the_operator() -> None:
 
 
 def test_records_from_the_far_future_do_not_raise_the_watermark() -> None:
-    """They are passed on and counted; those within the skew count as ever."""
+    """Records beyond the skew are passed on and counted; records within it raise the watermark as ever."""
     driver = Driver(MONOTONOUS.with_max_future_skew(Duration.of_millis(100)))
 
     driver.process("a", "b", "c", timestamps=[50, 10_000, 90])
@@ -406,7 +406,7 @@ def test_a_watermark_that_a_record_causes_in_a_chain_comes_right_behind_it() -> 
 
 
 def test_a_failure_in_a_chain_names_operator_and_record() -> None:
-    """Of the assigner and of the generator; what came before it goes on."""
+    """Failures of the assigner and of the generator are named; records in front of the failing one go on."""
     for strategy, value in (
         (MONOTONOUS.with_timestamp_assigner(Doubled()), "text"),
         (WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(Identity()), 13),

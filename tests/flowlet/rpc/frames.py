@@ -1,4 +1,4 @@
-"""What lies below the signatures of a WebSocket, for tests that send what no peer may."""
+"""The layer below the signatures of a WebSocket, for tests that send what no peer may."""
 
 import aiohttp
 from aiohttp import web

@@ -6,7 +6,7 @@ from typing import cast
 
 
 class ManualTimer:
-    """What ``call_at`` gives."""
+    """The handle that ``call_at`` returns."""
 
     def __init__(self, when: float, callback: Callable[[], object]) -> None:
         self._when, self.callback, self.is_cancelled = when, callback, False

@@ -72,7 +72,7 @@ def test_refusals(header: str | None, refusal: AuthRefusal) -> None:
 
 @pytest.mark.parametrize("part", range(1, 5))
 def test_no_signed_part_can_be_exchanged(part: int) -> None:
-    """Time, nonce, digest or signature of another request with the same secret."""
+    """A time, nonce, digest or signature of another request with this secret is refused."""
     parts, others = signed().split(), signed(body=b"other", nonce=nonce(1), now_ms=NOW + 1).split()
     parts[part] = others[part]
 
@@ -133,7 +133,7 @@ def test_a_request_that_comes_again_is_accepted_when_it_does() -> None:
 
 
 def test_a_refused_request_takes_no_room() -> None:
-    """Whoever does not know the secret cannot fill the memory of nonces."""
+    """A peer that does not know the secret cannot fill the memory of nonces."""
     verifier = RequestVerifier(SECRET, START, max_nonces=1)
     verifier.verify(signed(secret=b"t" * 32), LINE, NOW)
     verifier.verify(signed(now_ms=0), LINE, NOW)

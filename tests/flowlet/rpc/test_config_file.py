@@ -126,7 +126,7 @@ def test_every_option_of_clusters_is_on_the_page() -> None:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch, write: Write, tmp_path: Path) -> Write:
-    """As ``write``, for the commands of this process."""
+    """Provide ``write`` for the commands of this process."""
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
 
     def write_and_name(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a stop signal does before an event loop handles it; with real processes:
+"""The effect of a stop signal before an event loop handles it; with real processes:
 ``tests/flowlet/cli/test_interrupted_commands.py``.
 """
 

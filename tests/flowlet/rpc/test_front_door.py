@@ -17,7 +17,7 @@ LIMITS = DoorLimits(max_connections=3, max_per_host=2, timeout_s=5.0)
 
 
 class Handler(asyncio.Protocol):
-    """What stands behind the door."""
+    """The protocol behind the door."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -46,7 +46,7 @@ class Transport(asyncio.Transport):
         return {"peername": (self.host, 50_000), "sockname": self.sockname}.get(name, default)
 
     def receive(self, data: bytes) -> int:
-        """As the loop does; the largest number of bytes that were asked for at once."""
+        """Receive the data as a loop does; return the largest number of bytes that were asked for at once."""
         largest = 0
         while data:
             buffer = self.protocol.get_buffer(-1)
@@ -80,7 +80,7 @@ class Transport(asyncio.Transport):
 
     @property
     def status(self) -> int:
-        """Of the one answer."""
+        """Return the status of the only answer."""
         return int(self.written.split(b" ")[1])
 
 
@@ -190,7 +190,7 @@ def test_a_late_request_is_told_the_servers_time() -> None:
 
 
 def test_no_more_than_four_kibibytes_are_asked_for() -> None:
-    """What came before counts, too."""
+    """Bytes that arrived before count, too."""
     connection = Door().connect()
 
     assert connection.receive(b"x" * 4000) == MAX_HEAD_BYTES == 4096

@@ -113,7 +113,7 @@ class TestTogether:
     @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256))])
     @pytest.mark.parametrize("path", ["/echo", "/echo?mode=a%20b&x=%2F", "/%65cho"])
     async def test_a_signed_request_is_served(self, server: Echo, client: RpcClient, path: str, body: bytes) -> None:
-        """Whatever the path looks like on the wire, both sign the same."""
+        """Client and server sign one path, whatever it looks like on the wire."""
         answer = await client.request("POST", path, body=body)
 
         assert answer == RpcResponse(202, body)
@@ -273,7 +273,7 @@ class TestForeignClients:
     async def test_a_request_for_another_address_is_refused(
         self, server: Echo, plain: aiohttp.ClientSession, host: str
     ) -> None:
-        """Who listens there passes on what a client sent to it."""
+        """A server at another address could pass on the requests that clients sent to it."""
         host = host.format(port=server.port, other=server.port + 1)
         headers = {
             "Host": host,
@@ -323,7 +323,7 @@ class TestClocks:
 
     @pytest.mark.parametrize("proof", [None, "0" * 64])
     async def test_the_time_of_a_stranger_is_not_believed(self, proof: str | None) -> None:
-        """It could collect requests that are dated ahead."""
+        """A stranger could collect requests that are dated ahead."""
         num_requests = 0
 
         async def refuse(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""A JobManager without HTTP: the same promises by a pair of sockets."""
+"""A JobManager without HTTP: the promises of HTTP, kept by a pair of sockets."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ Serve = Callable[[SessionTransport], Awaitable[None]]
 
 
 class JobManager:
-    """What is served: echoes, mistakes, and sessions that play a script."""
+    """A JobManager that serves echoes, mistakes, and sessions that play a script."""
 
     def __init__(self) -> None:
         self.server = LocalServer(
@@ -126,7 +126,9 @@ async def test_an_answer_that_does_not_come_in_time_is_an_error(rpc: RpcGateway)
 async def test_a_request_that_nobody_waits_for_is_cancelled_at_the_job_manager(
     job_manager: JobManager, rpc: RpcGateway, is_cancelled: bool
 ) -> None:
-    """As with HTTP, where the end of a connection says so; others of the same pipe go on."""
+    """The JobManager stops such a request, as it does at the end of an HTTP connection; other requests on the pipe go
+    on.
+    """
     request = asyncio.create_task(rpc.request("GET", "/never", timeout_s=PATIENCE_S if is_cancelled else 0.01))
     await rpc.request("GET", "/empty")
     if is_cancelled:
@@ -169,7 +171,7 @@ async def test_messages_of_a_session_arrive_in_order_in_both_directions(rpc: Rpc
 
 
 async def test_the_end_of_a_session_says_why(job_manager: JobManager, rpc: RpcGateway) -> None:
-    """What was sent before the end is received first; then nothing can be sent."""
+    """Messages from before the end are received first; afterwards no message can be sent."""
 
     async def say_goodbye(transport: SessionTransport) -> None:
         await transport.send(b"last")

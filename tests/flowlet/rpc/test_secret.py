@@ -78,7 +78,7 @@ def test_two_secrets_differ(tmp_path: Path) -> None:
 
 
 def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
-    """Whoever comes second reads the first one's file."""
+    """A process that comes second reads the file of the first one."""
     found: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: found.append(load_or_create_secret(tmp_path / "secret"))) for _ in range(8)

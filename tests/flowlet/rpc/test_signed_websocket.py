@@ -47,7 +47,7 @@ async def sent(*contents: bytes, key: bytes = KEY) -> Wire:
 
 
 async def received(wire: Wire) -> tuple[list[bytes], str]:
-    """What arrives before the end, and why it ends; the same end comes again."""
+    """Return the contents that arrive before the end, and the reason of the end, which later calls repeat."""
     receiver, contents = end(wire), list[bytes]()
 
     async def receive_all() -> None:
@@ -75,7 +75,7 @@ async def test_messages_arrive_in_their_order() -> None:
 
 @pytest.mark.parametrize("position", [0, 7, 8, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 2])
 async def test_a_changed_byte_ends_the_session(position: int) -> None:
-    """Of the number, the signature or the content."""
+    """A change of the number, the signature or the content is noticed."""
     wire = await sent(b"abc")
     frame = bytearray(cast(bytes, wire.frames[0]))
     frame[position] ^= 1

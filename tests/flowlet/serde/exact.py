@@ -1,4 +1,4 @@
-"""What makes two records the same, however Python's ``==`` sees it."""
+"""Exact equality of records, however Python's ``==`` sees them."""
 
 import math
 import struct
@@ -25,7 +25,7 @@ class Count(int):
 
 
 def exact(value: Any) -> Any:
-    """A description that is equal only for values of the same types, signs, bits and contents."""
+    """Describe the value; descriptions are equal only for equal types, signs, bits and contents."""
     match value:
         case int() | str() | bytes() | None:  # most values
             return type(value), value

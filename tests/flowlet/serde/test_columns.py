@@ -107,7 +107,7 @@ def test_a_constant_is_sent_once(value: Any) -> None:
     ids=repr,
 )
 def test_equal_ends_do_not_make_a_constant(values: list[Any]) -> None:
-    """What Python calls equal is not the same."""
+    """Values that Python calls equal may differ, so a column with equal ends is sent value by value."""
     assert exact(round_trip(values)) == exact(values)
 
 

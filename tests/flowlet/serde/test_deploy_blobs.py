@@ -132,7 +132,7 @@ def test_an_object_that_does_not_come_back_is_reported_with_its_error() -> None:
 
 
 class Opening:
-    """Counts how many threads are being opened blobs at the same time, each of which stays a while."""
+    """Counts the threads that open blobs at one time; each thread stays a while."""
 
     inside = 0
     most_inside = 0

@@ -16,7 +16,7 @@ def test_an_element_has_at_least_one_byte_and_a_length_of_31_bits(limit: int) ->
 
 
 def test_files_are_for_elements_above_100_kib() -> None:
-    """As in Flink: a file costs more than that much memory."""
+    """A file costs more than 100 KiB of memory, as in Flink."""
     assert ElementLimits(spill_above_bytes=102_400).spill_above_bytes == 102_400
     with pytest.raises(ConfigError, match="spill_above_bytes is 102399, allowed are 102400 and more"):
         ElementLimits(spill_above_bytes=102_399)

@@ -152,7 +152,7 @@ def test_a_pickled_record_arrives_as_the_record() -> None:
 
 @given(st.lists(INTS))
 def test_a_serializer_does_not_touch_the_chunk(timestamps: list[int]) -> None:
-    """The record writer empties and refills the same lists."""
+    """The record writer empties and refills the lists of its chunk."""
     values = [("a", timestamp) for timestamp in timestamps]
     chunk = Chunk(list(values), list(timestamps))
 

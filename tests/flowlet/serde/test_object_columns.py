@@ -258,7 +258,7 @@ def test_classes_of_a_program_go_by_value_and_stay_one_class(name: str, num_valu
 
 
 def test_a_class_whose_module_was_loaded_again_is_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a notebook."""
+    """The class of a notebook's cell that is run again is the new one."""
     module = types.ModuleType("some_module")
     monkeypatch.setitem(sys.modules, "some_module", module)
     for _ in range(2):
@@ -399,6 +399,6 @@ def test_what_is_no_class_is_not_read_as_one() -> None:
 
 
 def test_classes_are_flat_or_not() -> None:
-    """What C holds, and what cannot be made, is pickled."""
+    """A class with content that only C sees, or with objects that cannot be made, is pickled."""
     for cls in (int, str, object(), list, Exception, records.Base, memoryview, types.FunctionType, type, records.Meta):
         assert not isinstance(cls, type) or flat_class_of(cls) is None

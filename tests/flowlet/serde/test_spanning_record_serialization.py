@@ -38,7 +38,7 @@ class Pipe:
         self._builder = self._new_builder(start=random.Random(SEED).randrange(segment_bytes))
 
     def send(self, *elements: StreamElement) -> list[StreamElement]:
-        """What comes out while these go in; bytes behind the last full buffer wait."""
+        """Return the elements that are complete while these go in; bytes behind the last full buffer wait."""
         found: list[StreamElement] = []
         for element in elements:
             rest = memoryview(self.serializer.serialize(element))
@@ -187,8 +187,8 @@ UNCONSUMED = {
 
 @pytest.mark.parametrize("name", UNCONSUMED)
 def test_unconsumed_buffer(name: str, tmp_path: Path) -> None:
-    """What was fed of a half element brings another deserializer to the same place, wherever it is cut; and can be
-    asked for again.
+    """The bytes of a half element bring another deserializer to the place of the first one, wherever the cut is, and
+    can be asked for again.
     """
     record_bytes, piece_bytes = UNCONSUMED[name]
     limits = ElementLimits(spill_above_bytes=102_400, spill_directory=str(tmp_path))

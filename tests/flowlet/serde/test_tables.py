@@ -49,9 +49,9 @@ def table(*fields: Column, shape: Shape = Shape.TUPLE, names: tuple[str, ...] = 
 def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(
     values: list[Any], is_timed: bool, as_columns: bool
 ) -> None:
-    """Of lists, the reader gets columns all the same, where records have plain fields and there are more than a few.
+    """Records that were sent as a list arrive as columns if they have plain fields and are more than a few.
 
-    Others may be one object in two places, which only a pickle of the list keeps.
+    Other records may be one object in two places, which only a pickle of the list keeps.
     """
     timestamps = list(range(len(values))) if is_timed else None
     in_columns = columns_of(values)
@@ -410,7 +410,7 @@ class TestCorruptTables:
 
 
 class TestDataInFlight:
-    """What ``unconsumed`` gives brings another deserializer to the same place, its dictionary too."""
+    """The bytes of ``unconsumed`` bring another deserializer to the place of the first one, its dictionary too."""
 
     class Codes:
         """A dictionary that never restarts."""

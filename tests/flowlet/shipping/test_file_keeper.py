@@ -1,4 +1,4 @@
-"""Which parts stay, and which go when there is no more room."""
+"""The parts that stay, and the parts that go when there is no more room."""
 
 import asyncio
 import hashlib
@@ -68,7 +68,7 @@ class HeldThreads:
         return await asyncio.shield(asyncio.ensure_future(work()))
 
     async def release(self, index: int) -> None:
-        """Let the call at ``index`` of those that wait run to its end, and all that follows from it."""
+        """Let the waiting call at ``index`` run to its end, and all that follows from it."""
         self.waiting.pop(index).set()
         await settle()
 
@@ -175,7 +175,7 @@ async def test_a_part_that_cannot_be_read_now_is_not_lost() -> None:
 
 
 async def test_a_part_that_comes_back_while_it_is_being_removed_is_there_afterwards() -> None:
-    """It is missing from the moment on at which it must go, so a client sends it again at once."""
+    """A part is missing from the moment at which it must go, so a client sends it again at once."""
     parts, threads = InMemoryParts(), HeldThreads()
     parts.contents[digest_of(A)] = A
     keeper = await full_keeper(parts, threads, 25)

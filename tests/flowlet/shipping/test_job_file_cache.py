@@ -1,4 +1,4 @@
-"""What tasks find of the files of their jobs."""
+"""The files of jobs as their tasks find them."""
 
 import hashlib
 import shutil

@@ -19,7 +19,7 @@ def main_module(weight: int) -> ModuleType:
 
 
 def pickled_model(monkeypatch: pytest.MonkeyPatch, weight: int) -> tuple[bytes, dict[str, bytes]]:
-    """What the user's program wrote, and what was shipped with it."""
+    """Return the pickle that the user's program wrote, and the objects that were shipped with it."""
     main = main_module(weight)
     with monkeypatch.context() as program:
         program.setitem(sys.modules, "__main__", main)

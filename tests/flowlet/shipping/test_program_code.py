@@ -1,4 +1,4 @@
-"""What of a program is shipped to TaskManagers that lack it."""
+"""The parts of a program that are shipped to TaskManagers that lack them."""
 
 import importlib
 import pickle
@@ -174,7 +174,7 @@ def test_objects_that_raise_when_they_are_asked_are_left_out(program: Program, m
 def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(
     program: Program, tmp_path: Path
 ) -> None:
-    """What it defines goes by value, under the name that it has as the main module."""
+    """Objects of the renamed module travel by value, under its name as the main module."""
     main = program({"main.py": ""})
     main.__name__ = "__mp_main__"
     exec("class Model: pass\n", vars(main))  # a main module

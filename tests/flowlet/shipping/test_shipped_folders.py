@@ -87,7 +87,7 @@ def test_a_job_that_brings_nothing_changes_nothing_of_the_process(
 def test_a_folder_may_follow_sources_that_took_over_a_module_of_another_folder(
     code: ShippedCode, tmp_path: Path
 ) -> None:
-    """The module of the first job stays loaded, since the second one has the same."""
+    """The module of the first job stays loaded, because the second job brings an equal one."""
     one, other = folder_with(tmp_path / "one", "VERSION = 1"), folder_with(tmp_path / "other", "VERSION = 2")
     with code.in_use(JobPaths((one,)), {}, "first"):
         assert imported() == 1
@@ -244,7 +244,7 @@ def test_the_working_directory_of_a_users_process_stays(code: ShippedCode, tmp_p
 def test_a_folder_that_a_job_brings_twice_is_there_until_its_last_task_has_ended(
     code: ShippedCode, tmp_path: Path
 ) -> None:
-    """Two files of the same content lie in one folder."""
+    """Two files of one content lie in one folder."""
     one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
     paths = JobPaths((one, one), packages=one)
 

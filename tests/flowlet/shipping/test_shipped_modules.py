@@ -104,7 +104,7 @@ def test_a_file_that_is_here_counts_as_a_version(
 def test_modules_of_the_programs_own_process_stay(
     shipped: ShippedCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cluster may run inside the program: the very file is the same version, however it was loaded."""
+    """A cluster may run inside the program: the very file is one version, however it was loaded."""
     file = tmp_path / f"{RULES}.py"
     file.write_text("VERSION = 1")
     monkeypatch.syspath_prepend(tmp_path)

@@ -13,7 +13,7 @@ from flowlet.testing.operator_harness import OperatorSnapshot
 def dealt_out(
     snapshots: Sequence[OperatorSnapshot], parallelism: int, operator: StreamOperator
 ) -> list[OperatorSnapshot]:
-    """What each of ``parallelism`` subtasks begins with."""
+    """Return the snapshots with which ``parallelism`` subtasks begin."""
     states = {subtask: {"id": _state_of(each)} for subtask, each in enumerate(snapshots)}
     shares = [StateShare(each, parallelism, 128, len(snapshots)) for each in range(parallelism)]
     found = [assigned_states({"id": operator}, ["id"], states, share) for share in shares]

@@ -23,7 +23,7 @@ from flowlet.datastream.connectors import (
 
 @dataclass
 class Ledger:
-    """What the outer system knows."""
+    """The outer system, with all that it knows."""
 
     committed: dict[tuple[int, int, int], list[Any]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)

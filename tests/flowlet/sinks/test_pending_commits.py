@@ -1,4 +1,4 @@
-"""What is due when, and what becomes of it."""
+"""The times at which commits are due, and their outcomes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When a sink is flushed, and when what it wrote counts; each interleaving of faults is forced."""
+"""The moments at which a sink is flushed and its writes count; each interleaving of faults is forced."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -294,7 +294,7 @@ def test_a_commit_at_the_end_waits_between_its_attempts(ledger: Ledger) -> None:
 
 
 def test_a_subtask_that_had_finished_commits_what_its_final_checkpoint_holds(ledger: Ledger) -> None:
-    """It was killed after the checkpoint was complete, and before it heard of that."""
+    """The subtask was killed after the checkpoint was complete, and before it heard of that."""
     first = opened()
     first.process_chunk("a")
     first.end_input()

@@ -252,7 +252,7 @@ def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(
 
 
 def keys_of(inputs: list[list[Record]]) -> list[list[Any]]:
-    """Of each record."""
+    """Return the key of each record."""
     return [[key for key, _ in records] for records in inputs]
 
 

@@ -1,4 +1,4 @@
-"""Codes of keys: equal exactly for the same key, in the same order in every representation."""
+"""Codes of keys: equal exactly for equal keys, and in one order in every representation."""
 
 import datetime
 import decimal
@@ -67,7 +67,7 @@ def test_codes_are_equal_exactly_for_the_same_key(values: list[object]) -> None:
 @pytest.mark.slow
 @given(values=st.lists(keys, min_size=1, max_size=8))
 def test_codes_do_not_depend_on_what_is_beside_them(values: list[object]) -> None:
-    """A key has the same code in a list of its own, and in a column."""
+    """The code of a key does not change in a list of its own, or in a column."""
     together = listed_codes(values)
 
     assert together == [listed_codes([value])[0] for value in values]
@@ -89,7 +89,7 @@ def test_codes_do_not_depend_on_what_is_beside_them(values: list[object]) -> Non
     ],
 )
 def test_columns_have_the_codes_of_their_values(column: Column) -> None:
-    """Numpy's ways lead to the same codes as one by one."""
+    """Numpy gives a column the codes that its values have one by one."""
     codes = as_bytes(column_codes(column)).tolist()
 
     assert codes == [listed_codes([value])[0] for value in column.to_list()]
@@ -113,7 +113,7 @@ def test_numbers_are_in_the_order_of_their_bytes() -> None:
 
 
 def test_equal_decimals_and_rows_have_one_code() -> None:
-    """As keys they are the same."""
+    """Decimals of one value are one key; rows with other field names, or a date and its midnight, are several."""
     first, second = listed_codes([decimal.Decimal("1.0"), decimal.Decimal("1.00")])
     assert first == second
     assert len(set(listed_codes([Row(a=1), Row(b=1), Row(1)]))) == 3

@@ -1,4 +1,4 @@
-"""What one sorted input makes the keys of its records; the rest runs in jobs (``client/test_batch_jobs.py``)."""
+"""The keys that one sorted input gives its records; the rest runs in jobs (``client/test_batch_jobs.py``)."""
 
 import datetime
 from typing import Any
@@ -22,7 +22,7 @@ INSTANTS = [datetime.datetime.combine(day, datetime.time()) for day in DAYS]
 
 
 def in_a_list(values: list[Any]) -> Chunk:
-    """As a writer by a column's key sends rows: instants and dates are numbers among the keys."""
+    """Return a chunk as a writer by a column's key sends rows: instants and dates are numbers among the keys."""
     chunk = Chunk([Row(k=value) for value in values])
     chunk.keys = [ColumnKey("k").get_key(row) for row in chunk.values]
     return chunk

@@ -143,7 +143,7 @@ def test_runs_of_keys_have_the_codes_of_their_block(budget: int) -> None:
 
 
 def test_keys_that_are_not_exactly_texts_stay_as_they_are() -> None:
-    """A member of an enumeration is the same key as its text, and another value."""
+    """A member of an enumeration has the key of its text, and is another value."""
     waiting = WaitingRecords()
     for keys in (["key 1", "key 0"] * 5, [Color.RED, "key 0"] * 5):
         column = ListColumn(list(keys))
@@ -157,7 +157,7 @@ def test_keys_that_are_not_exactly_texts_stay_as_they_are() -> None:
 
 
 def test_arrow_columns_stay_arrow_columns() -> None:
-    """Who asked for Arrow gets its type back."""
+    """A column that was in Arrow's form keeps its Arrow type."""
     waiting = WaitingRecords()
     for keys in (["b", "a"] * 5, ["a", None] * 5):
         column = ArrowColumn(pa.array(keys, pa.large_string()))

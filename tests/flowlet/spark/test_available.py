@@ -1,4 +1,4 @@
-"""Where PySpark is missing, everything but ``flowlet.spark`` works, and that says what to install."""
+"""Without PySpark, everything but ``flowlet.spark`` works, and its error says what to install."""
 
 import subprocess
 import sys

@@ -1,6 +1,4 @@
-"""The columns of a gate, against the schemas of DataFrames: exactly the same types, and a message that names the
-column.
-"""
+"""The columns of a gate, against the schemas of DataFrames: exactly equal types, and messages that name columns."""
 
 import pyarrow as pa
 import pytest

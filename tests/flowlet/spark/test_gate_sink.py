@@ -1,4 +1,4 @@
-"""What a sink does to the process that it runs in."""
+"""The effects of a sink on the process that it runs in."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ def test_the_collector_runs_rarely_for_a_while(before: tuple[int, int, int], ins
 
 
 def test_sinks_of_several_threads_leave_no_trace() -> None:
-    """Whoever made it rare makes it often again."""
+    """Python's collector gets its threshold back, in whatever order the sinks end."""
     gc.set_threshold(700, 10, 10)
     first, second = collecting_rarely(), collecting_rarely()
     first.__enter__()

@@ -1,4 +1,4 @@
-"""Rows and batches of Spark as records of a gate: the same ones either way, exactly the values that went in, misfits
+"""Rows and batches of Spark as records of a gate: equal records either way, exactly the values that went in, misfits
 named.
 """
 
@@ -94,7 +94,7 @@ def test_single_values_need_no_row_around_them() -> None:
 def test_a_value_that_is_not_exactly_of_its_type_is_refused_with_its_column(
     type_info: TypeInformation, wrong: Any
 ) -> None:
-    """Nothing is rounded, widened or cut."""
+    """No value is rounded, widened or cut."""
     good: dict[TypeInformation, Any] = {}
 
     message = refusal(named(type_info), (good.get(type_info),), (wrong,))
@@ -218,7 +218,7 @@ VALUES: dict[str, tuple[TypeInformation, hs.SearchStrategy[Any]]] = {
 
 
 def as_arrow(values: list[Any], data_type: st.DataType) -> pa.Array:
-    """What Spark gives for a column of these values."""
+    """Return the array that Spark gives for a column of these values."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     arrow_type = to_arrow_type(data_type, timezone="UTC")
@@ -289,7 +289,7 @@ ARROW = Types.ARROW(pa.schema([("user", pa.int64()), ("name", pa.large_string())
 
 
 def test_a_gate_of_record_batches_gets_the_same_batch_either_way() -> None:
-    """Of rows in any order of their fields, and of a batch as Spark makes them."""
+    """Rows with their fields in any order, and a batch as Spark makes it, become equal batches."""
     rows = [SparkRow(name="ann", at=NOON, user=1), SparkRow(name=None, at=None, user=2)]
     columns = st.StructType(
         [
@@ -312,7 +312,7 @@ def test_a_gate_of_record_batches_gets_the_same_batch_either_way() -> None:
 
 
 PAIR = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])
-# Our type, Spark's value, what comes out of a typed gate, of one of batches.
+# Our type, Spark's value, the value from a typed gate, the value from a gate of batches.
 NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {
     "a row": (PAIR, SparkRow(b=2, a=1), Row(a=1, b=2), {"a": 1, "b": 2}),
     "a row in a row": (
@@ -338,7 +338,7 @@ NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {
 
 
 def spark_type(value: Any) -> st.DataType:
-    """Of a value as a user made it, with its fields in its own order."""
+    """Return Spark's type of a value as a user made it, with its fields in its own order."""
     if isinstance(value, SparkRow):
         return st.StructType(
             [st.StructField(name, spark_type(each)) for name, each in zip(value.__fields__, value, strict=True)]

@@ -42,7 +42,7 @@ def small_blocks(files: FileSet) -> AssignedSource[TextLineReader]:
 
 @dataclass
 class Checkpoint:
-    """What was kept: the coordinator's state, and by reader its position and the records that count."""
+    """The content of a checkpoint: the coordinator's state, and by reader its position and the records that count."""
 
     coordinator: bytes
     readers: dict[int, tuple[bytes, list[Any]]] = field(default_factory=dict)

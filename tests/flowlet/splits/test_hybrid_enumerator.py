@@ -30,7 +30,7 @@ def discovered(num_readers: int, splits: HybridSplits = TWO) -> HybridSplitEnume
 
 
 def after(enumerator: SplitEnumerator, num_readers: int) -> HybridSplitEnumerator:
-    """What is restored from a snapshot."""
+    """Return the enumerator that is restored from a snapshot."""
     restored = HybridSplitEnumerator(TWO)
     restored.restore(enumerator.snapshot(), num_readers)
     return restored

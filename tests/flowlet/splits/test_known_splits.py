@@ -50,7 +50,7 @@ def test_a_reader_gets_half_of_its_fair_share_of_what_is_left() -> None:
     ("num_numbers", "least"), [(100_000, LEAST_SPLIT), (192 * 10_000, 10_000), (2**62, -(-(2**62) // 192))]
 )
 def test_the_last_splits_of_many_numbers_are_small(num_numbers: int, least: int) -> None:
-    """Of three readers."""
+    """The last splits for three readers are small, although the number of splits stays low."""
     sizes = [split.size_bytes for split in all_splits(discovered(0, num_numbers, 3))]
 
     assert min(sizes[:-1]) == least

@@ -118,7 +118,7 @@ class Task:
                 return list(self.state.values())
 
     def content(self) -> dict[Any, Any]:
-        """What each key has, copied."""
+        """Return a copy of the content of each key."""
         content = {}
         for key in KEYS:
             self.context.current_key = key
@@ -321,7 +321,7 @@ def test_a_value_that_cannot_be_copied_fails_the_snapshot_and_not_the_function_t
 
 
 def test_a_list_that_a_clean_up_shortened_is_in_the_snapshot_as_it_was() -> None:
-    """What is left of it stays in use, and is changed in place."""
+    """The rest of the list stays in use, and is changed in place."""
 
     def expiring(descriptor: StateDescriptor) -> None:
         ttl = (

@@ -183,7 +183,7 @@ CONVERTED: list[tuple[TypeInformation, Any, Any]] = [
 
 @pytest.mark.parametrize("way", [each for each in WAYS if each != "AggregatingState"])
 def test_a_value_that_can_become_one_of_the_type_is_converted(way: str, backend: KeyedStateBackend) -> None:
-    """As records are (docs/types.md), where it enters; a FLOAT is not rounded."""
+    """Values are converted where they enter, as records are (docs/types.md); a FLOAT is not rounded."""
     for number, (of, value, expected) in enumerate(CONVERTED):
         descriptor, put, get = WAYS[way](of, f"s{number}")
         state = declared(backend, descriptor)

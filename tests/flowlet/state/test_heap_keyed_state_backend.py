@@ -191,7 +191,7 @@ def test_a_snapshot_does_not_see_what_a_user_gets_and_changes_in_place_afterward
 
 
 def test_one_snapshot_serves_two_restarts() -> None:
-    """What the first one does to its lists does not reach the second one."""
+    """Changes that the first restart makes to its lists do not reach the second one."""
     running = Backend()
     running.at("k")
     running.state(describe("value")).update([1])
@@ -507,7 +507,7 @@ def test_the_default_clean_up_of_the_heap_looks_at_five_keys_per_access() -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str) -> None:
-    """What begins to expire was last used at the restart; a snapshot of entries that expire keeps their age."""
+    """An entry that begins to expire counts as used at the restart; a snapshot of expiring entries keeps their age."""
     running = Backend()
     running.at("k")
     content = step(running.state(describe(kind)), kind, None, 5)
@@ -558,7 +558,7 @@ def test_a_closed_back_end_keeps_no_value(last: str) -> None:
 
 
 def test_a_snapshot_that_is_copied_still_survives_the_close() -> None:
-    """As the last one of a task that ends."""
+    """The last snapshot of a task that ends is copied while the state is closed."""
     running = Backend()
     running.at("k")
     running.state(describe("value")).update([1])

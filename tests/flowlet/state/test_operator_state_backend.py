@@ -41,7 +41,7 @@ def test_a_list_is_added_to_replaced_and_cleared() -> None:
 
 
 def test_a_map_tells_keys_apart_by_their_types() -> None:
-    """As PyFlink's do: 1, 1.0 and True are three keys, each of which comes back as it was put."""
+    """1, 1.0 and True are three keys, as in PyFlink; each of them comes back as it was put."""
     rules = OperatorStateBackend().get_broadcast_state(RULES)
 
     rules.put_all({"a": "x", 1: "int"})

@@ -1,5 +1,5 @@
-"""What cannot be written into a snapshot is refused with the name of its operator: states of two operators may have one
-name.
+"""A value that cannot be written into a snapshot is refused with its operator's name: two operators may have states of
+one name.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Which types take the values of which others, and how."""
+"""The types that take the values of other types, and how."""
 
 import pickle
 from typing import Any

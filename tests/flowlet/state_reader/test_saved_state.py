@@ -183,7 +183,7 @@ def test_declared_types_are_those_of_the_columns(state: SavedState) -> None:
 
 
 def test_operator_state(state: SavedState) -> None:
-    """Broadcast state is the same in every subtask, and shown once."""
+    """Broadcast state is equal in all subtasks, and shown once."""
     assert state.list_state("count", "elements").to_pydict() == {"subtask": [0, 0, 1, 1], "element": [0, 0, 1, 10]}
     assert state.list_state("count", "all").to_pydict() == {"subtask": [0, 1], "element": [0, 1]}
     assert state.broadcast_state("count", "rules").to_pydict() == {"key": ["add"], "value": [7]}

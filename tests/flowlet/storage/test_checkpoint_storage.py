@@ -1,4 +1,4 @@
-"""What is written comes back or is refused, and nothing leads out of the job's directory."""
+"""Content that was written is read or refused, and no path leads out of the job's directory."""
 
 import hashlib
 import os
@@ -188,7 +188,7 @@ def test_ids_of_checkpoints_count_from_0(tmp_path: Path) -> None:
 
 
 def test_subtasks_in_many_processes_write_to_one_checkpoint(tmp_path: Path) -> None:
-    """All of them make the same directories at the same time."""
+    """All subtasks make the checkpoint's directories at one time."""
     contents = [LARGE * (index + 1) for index in range(8)]
     pids = []
     for index, content in enumerate(contents):

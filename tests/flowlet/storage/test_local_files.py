@@ -224,7 +224,7 @@ def test_no_permission_for_others_files(foreign: Path) -> None:
 
 
 def test_a_directory_that_vanished_is_not_made_again(tmp_path: Path) -> None:
-    """It may be a mount that is gone: nobody looks for checkpoints below it.
+    """The directory may be a mount that is gone, and nobody looks for checkpoints below it.
 
     When it is back, the next checkpoint succeeds.
     """
@@ -272,7 +272,7 @@ def test_a_directory_in_the_way_of_a_file_is_not_removed(tmp_path: Path) -> None
 
 
 class Recorder:
-    """What a file system is told: ("fsync", path), ("rename", path), ("mkdir", path)."""
+    """The calls to a file system: ("fsync", path), ("rename", path), ("mkdir", path)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, str]] = []
@@ -301,7 +301,7 @@ class Recorder:
         """Files that are whole after a loss of power, if nothing is written but what must be."""
         synced: set[str] = set()  # files whose content is on disk
         named: dict[str, str] = {}  # what directories say at the moment: path -> the temporary file behind it
-        kept: dict[str, str] = {}  # the same, on disk
+        kept: dict[str, str] = {}  # that table, as it is on disk
         new_folders: set[str] = set()
         for kind, text in self.events[:num_events]:
             match kind:
@@ -383,7 +383,7 @@ def test_the_manifest_is_gone_for_good_before_a_file_is_removed(
     assert done[:3] == ["_metadata", "fsync", "a"]
 
 
-# ---------------------------------------------------------------- others at the same time
+# ---------------------------------------------------------------- others at once
 
 
 def test_a_writer_makes_again_what_another_process_removes_as_empty(

@@ -88,7 +88,7 @@ def test_a_directory_that_is_asked_for_after_the_end_is_not_made(
 def test_what_is_written_while_its_directory_is_removed_goes_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can hold the thread back; without its lock the directory would stay for ever."""
+    """The writing thread cannot be held back; without its lock the directory would stay for ever."""
     directory = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="go")
     path = directory.path()
     remove = shutil.rmtree

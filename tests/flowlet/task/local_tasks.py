@@ -88,7 +88,7 @@ class Tasks:
         return task
 
     def finish(self, task: StreamTask) -> None:
-        """What follows the loop."""
+        """Run the steps that follow the task's loop."""
         task._after_loop()
 
 

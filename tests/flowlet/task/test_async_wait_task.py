@@ -119,7 +119,7 @@ def test_coroutines_run_on_the_loop_and_results_are_emitted_on_the_task(tasks: T
 
 
 def test_a_result_is_sent_while_the_task_waits_for_input(tasks: Tasks, network: LocalNetwork) -> None:
-    """What a mail emits does not wait for the next default action."""
+    """A result that a mail emits does not wait for the next default action."""
     arrived = threading.Event()
     raw, results = network.partition(), network.partition()
     function = Gate()
@@ -203,7 +203,7 @@ def test_deadlines_are_those_of_the_clock_of_the_task(network: LocalNetwork, is_
 
 
 def values_by_the_clock(network: LocalNetwork, operator: AsyncWaitOperator) -> list[Any]:
-    """What comes out for the numbers from 0 to 3, in tasks whose timers run by themselves."""
+    """Return the results for the numbers from 0 to 3, in tasks whose timers run by themselves."""
     partition = network.partition()
     environment = network.environment("look up", outputs=[edge(partition, source=1)])
     environment.schedule_timer = start_timer

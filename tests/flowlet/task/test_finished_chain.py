@@ -139,7 +139,7 @@ def test_a_task_with_two_inputs_that_had_finished_waits_for_both(network: LocalN
 def test_a_record_for_operators_that_had_finished_fails_the_task(
     network: LocalNetwork, tasks: Tasks, rig: Rig, num_inputs: int
 ) -> None:
-    """It would be lost in silence."""
+    """The record would be lost in silence."""
     producers = [network.partition() for _ in range(num_inputs)]
     operator: StreamOperator = Recorder("counting") if num_inputs == 1 else Noting()
     task = tasks.restored(rig.task(chain(operator), gates=[[producer] for producer in producers]))

@@ -120,7 +120,7 @@ class Rig:
         return self.processor.process_input(max_buffers, should_stop)
 
     def process_until(self, num_values: int) -> None:
-        """As if a mail came then: what was polled and not processed has to stay."""
+        """Process as if a mail came after so many values: the rest of the polled data has to stay."""
         assert self.process(should_stop=lambda: len(self.values) >= num_values) is InputStatus.MORE_AVAILABLE
 
     def make_runs(self) -> None:
@@ -170,8 +170,8 @@ def test_several_buffers_are_polled_at_once_once_a_poll_has_said_that_there_is_m
 
 
 def test_a_call_polls_no_more_than_it_may_process(rigs: Callable[..., Rig]) -> None:
-    """Whoever processes one buffer at a time leaves nothing polled behind: light tasks run on
-    several threads in turn.
+    """A caller that processes one buffer at a time leaves none polled behind, because light tasks run on several
+    threads in turn.
     """
     rig = rigs(1)
     rig.make_runs()

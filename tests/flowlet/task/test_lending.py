@@ -142,8 +142,8 @@ def test_a_thread_that_works_is_left_alone() -> None:
 
 
 def test_the_action_sees_the_contexts_of_the_thread_and_leaves_those_of_the_caller_alone() -> None:
-    """What a function set up when it was opened, as the precision of decimals, holds wherever it runs; the loop stays
-    as it is.
+    """A setting that a function made when it was opened, such as the precision of decimals, holds wherever it runs; the
+    loop's own setting stays.
     """
     precision = decimal.getcontext().prec
     found: list[int] = []

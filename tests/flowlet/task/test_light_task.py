@@ -1,4 +1,4 @@
-"""What runs on the loop, and when it goes back to its own thread."""
+"""The work that runs on the loop, and the moments at which it goes back to its own thread."""
 
 from collections.abc import Callable
 
@@ -89,7 +89,7 @@ def test_all_that_has_arrived_is_processed_and_then_waited_for() -> None:
 
 
 def test_other_threads_leave_it_to_its_own() -> None:
-    """A producer in the same process would do the consumer's work."""
+    """On another thread, a producer in this process would do the consumer's work."""
     rig = Rig(3)
     rig.is_loop_thread = False
 

@@ -151,7 +151,7 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], list[StreamOperator]]] = {
 def test_a_mail_waits_for_one_record_of_a_task_that_reads_a_gate(
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
-    """The other records of the chunk are processed all the same."""
+    """The other records of the chunk are processed after the mail."""
     job, upstream = Job(), network.partition()
     task = tasks.sink(*OPERATORS[name](job.call), producers=[upstream])
     send(upstream, Chunk(list(range(NUM_RECORDS))))
@@ -304,8 +304,8 @@ def test_a_mail_waits_for_one_record_of_a_function_behind_a_key_by_inside_a_chai
 def test_a_mail_waits_for_at_most_a_hundred_records_where_a_chain_cannot_be_left(
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
-    """What is behind an operator that takes whole chunks gets so few once it was slow; before it was, a mail waits for
-    a slice once.
+    """Operators behind one that takes whole chunks get at most a hundred records once they were slow; before, a mail
+    waits for one slice.
     """
     job, clock = Job(), Clock()
 
@@ -490,7 +490,7 @@ def trigger(task: StreamTask | None, checkpoint_id: int) -> None:
 def test_a_checkpoint_of_a_source_is_taken_between_two_records(
     network: LocalNetwork, tasks: Tasks, strategy: WatermarkStrategy | None
 ) -> None:
-    """What goes on from it processes each other record once."""
+    """A task that goes on from the checkpoint processes each other record once."""
     rig, job = Checkpointed(network), Job()
     job.on_tenth = lambda: trigger(job.task, 1)
 
@@ -589,7 +589,9 @@ class LoopLeftError(Exception):
 
 
 def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalNetwork, tasks: Tasks) -> None:
-    """As in Flink with interruptible timers: the others are in the state, and what they emit follows the barrier."""
+    """Timers that have not fired are in the state, and their results follow the barrier, as in Flink with interruptible
+    timers.
+    """
     rig, upstream, downstream = Checkpointed(network), network.partition(), network.partition()
     reader, clock, fired = network.reader(downstream), Clock(), []
 
@@ -700,7 +702,7 @@ def test_a_cancelled_generator_is_not_resumed(network: LocalNetwork, tasks: Task
 
 
 def test_results_of_a_generator_leave_the_task_when_their_time_is_over(network: LocalNetwork, tasks: Tasks) -> None:
-    """They do not wait for its end."""
+    """Results of a generator do not wait for its end."""
     job, partition = Job(), network.partition()
     reader = network.reader(partition)
     seen: list[list[object]] = []
@@ -892,7 +894,7 @@ class FullOutput:
 def test_a_task_whose_slow_consumers_leave_no_network_memory_takes_checkpoints(
     network: LocalNetwork, alignment: Alignment
 ) -> None:
-    """It waits between two records of its head, in its mailbox; and it can be cancelled there."""
+    """The task waits between two records of its head, in its mailbox, where it can be cancelled, too."""
     full = FullOutput(network, SourceOperator(CollectionSource(range(10_000))))
 
     thread = Thread(full.task.invoke)
@@ -908,7 +910,7 @@ def test_a_task_whose_slow_consumers_leave_no_network_memory_takes_checkpoints(
 
 
 def test_a_task_that_waits_for_room_in_the_middle_of_one_record_can_be_cancelled(network: LocalNetwork) -> None:
-    """As in Flink a mail waits for a record with all that it makes, however much that is; a cancellation does not."""
+    """A mail waits for a record with all its results, however many, as in Flink; a cancellation does not."""
     job = Job()
     flat_map = FlatMapOperator(lambda value: (job.call(each) for each in range(1_000_000)))
     full = FullOutput(network, SourceOperator(CollectionSource([1])), flat_map)

@@ -100,7 +100,7 @@ def test_a_cancelled_task_calls_its_function_behind_a_sorted_input_no_more(
 
 
 def test_a_cancelled_task_calls_the_key_selector_of_a_sorted_input_no_more(network: LocalNetwork, tasks: Tasks) -> None:
-    """It is called where the sender did not take the keys."""
+    """The task calls the key selector if the sender did not take the keys."""
     job, clock = Job(), Clock()
     task = batch_task(network, OPERATORS["process"](lambda value: value), clock, lambda value: job.call(value[0]))
     job.on_tenth = task.cancel

@@ -160,7 +160,7 @@ def stepped(tasks: Tasks, network: LocalNetwork, reader: Counting) -> tuple[Stre
 
 
 def test_a_reader_that_may_wait_is_asked_once_per_action(network: LocalNetwork, tasks: Tasks) -> None:
-    """What it gave is on its way before it is asked again."""
+    """A record is on its way before the reader is asked again."""
     task, output = stepped(tasks, network, reader := Counting(never_waits=False))
 
     assert (reader.num_polls, output.read_values()) == (1, [1])

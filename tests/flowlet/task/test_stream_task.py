@@ -56,7 +56,7 @@ class TestFinishHandshake:
             )
 
         class LastWords:
-            """Posts a mail and ends with the same call."""
+            """Posts a mail in the call with which it ends."""
 
             def poll_chunk(self) -> None:
                 post()
@@ -320,7 +320,7 @@ class TestStopping:
     def test_a_task_stops_reading_when_its_output_is_full(
         self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
+        """A task with a full output waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
         monkeypatch.setattr(record_writer, "MAX_PENDING_RECORDS", 0)
         monkeypatch.setattr(
             record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None, None)
@@ -512,7 +512,7 @@ class TestDeserializers:
 
 
 def test_a_finished_producer_beside_an_idle_one_leaves_the_task_idle(network: LocalNetwork, tasks: Tasks) -> None:
-    """FLINK-38477: what comes from the idle one later is not late."""
+    """FLINK-38477: later records of the idle producer are not late."""
     first, second = network.partition(), network.partition()
     recorder = Recorder()
     task = tasks.restored(tasks.sink(recorder, producers=[first, second]))

@@ -22,7 +22,7 @@ def rig(network: LocalNetwork) -> Rig:
 def test_a_task_aligns_its_gates_snapshots_and_passes_the_barrier_on(
     network: LocalNetwork, tasks: Tasks, rig: Rig
 ) -> None:
-    """What came behind the first barrier is not in the snapshot, and comes behind the barrier."""
+    """Records behind the first barrier are not in the snapshot, and leave the task behind the barrier."""
     operator, first, second = Remembering(), network.partition(), network.partition()
     task = tasks.restored(rig.task(operator, producers=[first, second]))
     barrier = CheckpointBarrier(1, 0, CheckpointOptions())

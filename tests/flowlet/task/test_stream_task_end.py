@@ -36,7 +36,7 @@ class TestFailure:
         assert task.state is ExecutionState.FAILED
 
     def test_consumers_learn_the_reason(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """They fail too, naming the producer."""
+        """Consumers fail, too, and name the producer."""
         partition = network.partition()
         task, _ = self.failing(tasks, partition)
         consumer = tasks.sink(Recorder(), producers=[partition])
@@ -244,7 +244,7 @@ class TestCancel:
         assert task.state is ExecutionState.CANCELED
 
     def test_while_user_code_runs_and_fails_because_of_it(self, tasks: Tasks) -> None:
-        """What user code raises after the cancel is a consequence; it is kept as the cause."""
+        """An error that user code raises after the cancel is a consequence, and is kept as the cause."""
 
         def cancel_and_fail(value: int) -> int:
             task.cancel()
@@ -271,7 +271,7 @@ class TestCancel:
             task.invoke()
 
     def test_after_the_end_it_changes_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """What a slower consumer still reads stays readable."""
+        """The results that a slower consumer still reads stay readable."""
         partition = network.partition()
         recorder = Recorder()
         run(tasks.sink(recorder, producers=[partition]), task := tasks.source(source([1]), outputs=[edge(partition)]))

@@ -184,7 +184,7 @@ def test_a_task_does_not_wait_where_nobody_takes_checkpoints_of_ended_tasks(netw
 
 
 def test_a_task_that_waits_can_be_cancelled(network: LocalNetwork) -> None:
-    """Nobody may ever complete that checkpoint."""
+    """The checkpoint for which the task waits may never be complete."""
     rig = Rig(network)
     task = rig.source(source(["a"]))
     thread = Thread(task.invoke)

@@ -1,4 +1,4 @@
-"""What mails emit when the data ends.
+"""The results of mails when the data ends.
 
 Source: Flink ``StreamTaskTest`` and ``StreamOperatorWrapperTest`` (timers quiesced before an operator finishes, with
         and without draining).

@@ -103,7 +103,7 @@ def test_time_without_room_for_output_is_not_idle_time(network: LocalNetwork, ta
 
 
 def test_gauges_show_where_each_operator_is(network: LocalNetwork, tasks: Tasks) -> None:
-    """What comes in, what goes out, what comes from the future, and how long it took."""
+    """The gauges show input, output, records from the future, and how long they took."""
     partition, out = network.partition(), network.partition()
     times = TimestampsAndWatermarksOperator(WatermarkStrategy.no_watermarks())
     task = tasks.task("times", times, Recorder(), gates=[network.gate(partition)], outputs=[edge(out, source=1)])

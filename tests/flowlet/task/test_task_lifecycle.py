@@ -58,7 +58,7 @@ def test_every_pair_of_states(state: ExecutionState, target: ExecutionState) -> 
     ],
 )
 def test_cancelling_in_every_state(state: ExecutionState, after: ExecutionState) -> None:
-    """It says where the attempt was, so that the caller knows who cleans up."""
+    """``cancel`` returns the attempt's state, so that the caller knows who cleans up."""
     lifecycle = lifecycle_in(state)
 
     assert lifecycle.cancel() is state

@@ -145,7 +145,7 @@ class Progress:
         self.timers.pass_watermark(watermark, self.operator)
 
     def run_mail(self) -> bool:
-        """As the task's loop does, which takes mails of every priority."""
+        """Run the next mail as the task's loop does, which takes mails of every priority."""
         mail = self.mailbox.try_take()
         if mail is not None:
             mail.run()
@@ -167,7 +167,7 @@ def test_a_watermark_follows_its_timers() -> None:
 
 
 def test_a_mail_in_a_hurry_runs_between_two_timers() -> None:
-    """As a barrier does; then the rest of the timers, and the watermark last."""
+    """A mail in a hurry, such as a barrier, runs before the rest of the timers, and the watermark comes last."""
     progress = Progress()
     progress.operator.register(5, 6, 7)
 
@@ -205,7 +205,7 @@ def test_interruptions_change_nothing_that_consumers_see() -> None:
 
 
 def test_a_watermark_that_comes_again_fires_what_was_set_up_to_it_in_between() -> None:
-    """It is not passed on twice; nor is an older one, which fires them, too."""
+    """A watermark that comes again, or an older one, fires such timers, but is not passed on."""
     progress = Progress()
     progress.emit(Watermark(10))
     progress.operator.register(9)
@@ -217,7 +217,7 @@ def test_a_watermark_that_comes_again_fires_what_was_set_up_to_it_in_between() -
 
 
 def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers() -> None:
-    """As without an interruption; one mail, whatever number of them."""
+    """The order is that without an interruption, with one mail for any number of watermarks."""
     progress = Progress()
     progress.operator.register(5, 6, 18)
     progress.is_in_a_hurry = True
@@ -260,7 +260,7 @@ def test_the_rest_of_the_timers_is_not_run_by_the_yield_of_an_operator() -> None
 
 
 def test_the_last_watermark_lets_mails_pass_too() -> None:
-    """Whoever finishes the operator waits for the rest of its timers."""
+    """The caller that finishes the operator waits for the rest of its timers."""
     progress = Progress()
     progress.operator.register(5, 6, MAX_TIMESTAMP)
     progress.is_in_a_hurry = True

@@ -142,7 +142,7 @@ def test_a_step_of_the_wall_clock_is_no_idle_time(
 
 @pytest.mark.parametrize(("step_ms", "is_there"), [(HOUR_MS, False), (-HOUR_MS, True), (SLEEP_MS, True)])
 def test_the_time_to_live_of_state_is_by_the_wall_clock(step_ms: int, *, is_there: bool) -> None:
-    """As in Flink: time that a job is down counts, too.
+    """The time during which a job is down counts, too, as in Flink.
 
     A clock that was put back makes values live longer, by no more than the step.
     """
@@ -266,9 +266,9 @@ def test_a_lease_of_a_client_does_not_follow_the_wall_clock(
 
 
 def test_a_sleep_that_the_monotonic_clock_counts_ends_no_lease() -> None:
-    """As on systems whose monotonic clock goes on, or when a virtual machine was paused: the client slept, too.
+    """The client slept, too, if the system's monotonic clock goes on in a sleep, or if a virtual machine was paused.
 
-    It counts as one of the five looks of a lease.
+    The sleep counts as one of the five looks of a lease.
     """
     timers = ManualTimers()
     expired: list[float] = []
@@ -430,7 +430,7 @@ def pauses_until_given_up(late: dict[int, float]) -> list[float]:
 
 
 def test_a_sleep_is_no_time_without_a_job_manager() -> None:
-    """The TaskManager tries for as long as if its machine had not slept, in the same pauses."""
+    """The TaskManager tries for as long as if its machine had not slept, with the pauses of that case."""
     expected = pauses_until_given_up({})
 
     assert pauses_until_given_up({2: SLEEP_MS / 1000, 5: 3600.0}) == expected
@@ -494,8 +494,8 @@ def test_offers_are_admitted_until_the_wall_clock_is_at_the_end_of_their_token(s
 @pytest.mark.slow
 @STEPS
 def test_an_unused_connection_ends_with_its_token_although_the_clock_was_set(step_ms: int) -> None:
-    """It lives on if the clock was put back, and ends a day after its beginning if it was put on: meanwhile no offer is
-    taken.
+    """The connection lives on if the clock was put back, and ends a day after its beginning if it was put on; meanwhile
+    no offer is taken.
     """
     admission = Admission()
     admission.pass_minutes(60)

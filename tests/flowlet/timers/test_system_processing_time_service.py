@@ -141,7 +141,7 @@ def test_after_quiesce_timers_are_taken_and_never_fire(
 def test_quiesce_is_done_when_the_mails_that_were_put_have_run(
     loop: ScriptedLoop, service: SystemProcessingTimeService
 ) -> None:
-    """They do run: the timer had fired before."""
+    """The mails do run, because the timer had fired before."""
     fired: list[int] = []
     service.register_timer(5, fired.append)
     loop.advance(6)
@@ -199,7 +199,7 @@ def test_after_shut_down_registering_is_an_error(loop: ScriptedLoop, service: Sy
 def test_timers_that_fire_after_the_mailbox_was_closed_are_dropped(
     loop: ScriptedLoop, service: SystemProcessingTimeService
 ) -> None:
-    """Nothing is raised on the loop, and nobody waits for them."""
+    """No error is raised on the loop, and no caller waits for the dropped timers."""
     service.register_timer(5, print)
     loop.mailbox.close()
 
@@ -222,7 +222,7 @@ def test_a_mail_that_is_dropped_counts_as_run(loop: ScriptedLoop, service: Syste
 def test_the_error_of_a_callback_says_where_it_comes_from(
     loop: ScriptedLoop, service: SystemProcessingTimeService
 ) -> None:
-    """It is the mail's, and so the task's; a repeating timer does not go on."""
+    """The error is the mail's, and so the task's; a repeating timer does not go on."""
 
     def fail(timestamp: int) -> None:
         raise ValueError("broken")

@@ -70,7 +70,9 @@ def test_what_cannot_be_a_key_has_no_timers() -> None:
 
 
 def test_keys_of_every_type_have_timers() -> None:
-    """One each, in the order in which they were added; a key that was made again is the same one."""
+    """Each key has one timer, in the order in which the keys were added; a key that was made again is one with the
+    first.
+    """
     keys = [key for key, _ in GOLDEN]
     queue = TimerQueue()
 

@@ -90,7 +90,7 @@ class Rig:
         self.tasks: list[Task] = []
 
     def send(self, message: FromTask) -> None:
-        """As a task sends it; any thread."""
+        """Send the message as a task does, from any thread."""
         self.loop.execute_threadsafe(self._reported, message)
 
     def _reported(self, report: FromTask) -> None:

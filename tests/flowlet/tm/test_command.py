@@ -135,7 +135,7 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
     ],
 )
 def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tuple[str, ...], named: str) -> None:
-    """As for all other commands; the option comes before it."""
+    """The variable names the JobManager, as for all other commands; the option precedes it."""
     command = [sys.executable, "-m", "flowlet.tm", "--secret-file", str(tmp_path / "secret"), *options]
     environment = {**users_environment(), "FLOWLET_JOBMANAGER": "nowhere"}
 

@@ -1,4 +1,4 @@
-"""What a person reads when a task failed."""
+"""The text that a person reads when a task failed."""
 
 import sys
 import threading
@@ -47,7 +47,9 @@ def engine_function(called: Callable[[], object]) -> Callable[[], object]:
 
 
 def test_the_stack_of_a_thread_begins_with_the_users_first_call() -> None:
-    """What called it is ours, and of no use to him; a thread in none of his calls is shown whole."""
+    """The engine's calls above the user's are left out, as of no use to him; a thread in none of his calls is shown
+    whole.
+    """
     frames: list[FrameType] = []
 
     def users_call() -> None:

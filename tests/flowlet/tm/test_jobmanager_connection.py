@@ -169,7 +169,7 @@ def test_heartbeats_come_often_enough_for_the_gauges_of_five_seconds() -> None:
 
 @pytest.mark.slow  # waits for a timeout of 0.3 s
 async def test_a_jobmanager_that_says_nothing_more_is_lost(server: Server, listener: Listener) -> None:
-    """It hangs, or a link acknowledges bytes and forwards none.  The timeout is the JobManager's."""
+    """A silent JobManager hangs, or a link acknowledges bytes and forwards none; the timeout is the JobManager's."""
 
     async def fall_silent(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000, 300))
@@ -212,7 +212,7 @@ async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server
 async def test_what_was_not_signed_for_this_session_deploys_nothing(
     server: Server, listener: Listener, is_signed: bool
 ) -> None:
-    """Whoever only passed the handshake on has no key of it; the listener raises if it is told to deploy."""
+    """A peer that only passed the handshake on has no key of the session; the listener raises if it has to deploy."""
     task = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"a pickle", [], [])
     order = msgspec.msgpack.encode(task)
 

@@ -1,4 +1,4 @@
-"""What a report of a stuck thread says about the wait that it stands in."""
+"""The words of a report of a stuck thread about the wait that it stands in."""
 
 import sys
 import threading
@@ -40,7 +40,7 @@ def test_a_task_without_mail() -> None:
 
 
 def test_a_task_without_a_free_buffer() -> None:
-    """As everywhere, the name of the innermost wait counts: the thread parks in slices, in a loop of another module."""
+    """The innermost wait gives the name, as everywhere: the thread parks in slices, in a loop of another module."""
     parent = NetworkBufferPool(2, 64)
     pool = parent.create_buffer_pool(owner="test", num_required=1, max_buffers=1)
     segment = pool.request_segment_nowait(-1)

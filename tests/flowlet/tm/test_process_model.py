@@ -1,4 +1,4 @@
-"""What a TaskManager changes about its process, and that it ends with its parent."""
+"""The changes of a TaskManager to its process, and its end with its parent."""
 
 import asyncio
 import gc
@@ -123,7 +123,7 @@ def test_a_threshold_that_the_collector_does_not_take_is_refused_at_once(thresho
 
 
 def test_garbage_is_not_frozen() -> None:
-    """It would never be freed."""
+    """Frozen garbage would never be freed."""
 
     class Node:
         alive = 0

@@ -1,6 +1,4 @@
-"""Which data in flight a subtask reads: with the same parallelism its own channels', with another one every record
-once.
-"""
+"""The data in flight that a subtask reads: its own channels' with an unchanged parallelism, else every record once."""
 
 import operator
 from collections import Counter
@@ -70,7 +68,7 @@ class Checkpoint:
     def streams(
         self, subtask: int, parallelism: int, num_producers: int
     ) -> list[tuple[int, int | None, list[tuple[int, str]]]]:
-        """What a subtask reads: gate, channel and records, of which each stream selects its own."""
+        """Return the streams that a subtask reads: gate, channel and records, of which each stream selects its own."""
         producers = [SubtaskEntry("v", each, channels=handle(f"p{each}")) for each in range(self.num_producers)]
         blob = dump_partitioner(self.partitioner, "e") if parallelism != self.num_consumers else b"never opened"
         edge = RestoredEdge(
@@ -160,9 +158,9 @@ def test_operators_that_had_finished_read_nothing() -> None:
 
 
 def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_operators_first() -> None:
-    """What was further on is older.
+    """Records that were further on are older.
 
-    A vertex that was in the middle has its inputs and its outputs in one file, which is read once.
+    The inputs and the outputs of a vertex in the middle are in one file, which is read once.
     """
     kept = {
         handle("s"): ChannelStateSnapshot({}, {(0, 0): (b"s to m",)}),

@@ -1,4 +1,4 @@
-"""What a function has spoilt for the whole process is mended when its task has ended."""
+"""Harm that a function has done to the whole process is mended when its task has ended."""
 
 import errno
 import fcntl

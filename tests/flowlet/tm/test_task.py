@@ -189,7 +189,7 @@ class Leaving(Exception):
 
 
 async def test_an_exception_whose_text_ends_the_thread_fails_the_task(harness: Harness) -> None:
-    """It was left unended, with its slot."""
+    """An attempt with such an error once did not end, and kept its slot."""
 
     def leave(_value: object) -> None:
         raise Leaving
@@ -341,7 +341,7 @@ async def test_the_consequence_of_anothers_failure_is_not_reported_as_a_failure(
 
 
 async def test_a_consequence_without_a_cause_is_reported_after_all(harness: Harness) -> None:
-    """If nobody cancels, this is all that is known."""
+    """The consequence is all that is known if no cancel arrives."""
     task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=0.01))
 
     await ended(task)
@@ -474,7 +474,9 @@ async def test_lines_of_the_users_functions_carry_the_tasks_names(harness: Harne
 
 
 async def test_a_mark_that_comes_before_the_operators_are_loaded_is_not_lost(harness: Harness) -> None:
-    """As other marks, it is reported once it has passed the chain; what is no source, or has ended, takes none."""
+    """An early mark is reported, as others are, once it has passed the chain; a task that is no source, or has ended,
+    takes none.
+    """
     marks: asyncio.Queue[FromTask] = asyncio.Queue()
     harness.executor.on_message = marks.put_nowait
     task = harness.task(SourceOperator(EndlessSource()), DiscardSink())

@@ -74,7 +74,7 @@ def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
 
 
 async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) -> None:
-    """It never blocks whoever calls, and the time of the write is part of the asynchronous part."""
+    """An acknowledgement never blocks its caller, and the time of the write is part of the asynchronous part."""
     responder = opened(rig)
     rig.storage.release.clear()
 
@@ -366,7 +366,7 @@ async def test_a_task_that_does_not_run_declines(rig: Rig) -> None:
 
 
 async def test_a_task_whose_operators_open_declines(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take the checkpoint much later, and the other tasks would wait for its barrier."""
+    """The task would take the checkpoint much later, and the other tasks would wait for its barrier."""
     opening, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -430,7 +430,7 @@ def kept(rig: Rig, state: SubtaskState) -> StateHandle:
 
 
 def own_part(state: StateHandle | None, channels: StateHandle | None = None, **fields: Any) -> RestoredState:
-    """What the only subtask of a vertex begins with, of checkpoint 3."""
+    """Return the state with which the only subtask of a vertex begins, of checkpoint 3."""
     return RestoredState(3, [RestoredVertex(1, [], [SubtaskEntry(VERTEX_ID, 0, state, channels=channels)])], **fields)
 
 

@@ -38,7 +38,7 @@ CONFIG = TaskExecutorConfig(
 
 
 class Hooks:
-    """What the process around the TaskManager was told."""
+    """The calls of a TaskManager to the process around it."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -183,7 +183,7 @@ CROWDED = TaskLoad(is_crowded=True, num_working=2)
 
 
 class AlwaysBusy(BusyTasks):
-    """As if its threads wanted the core."""
+    """Reports a crowded process, as if its threads wanted the core."""
 
     def look(self) -> TaskLoad:
         return CROWDED
@@ -222,7 +222,7 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
 async def test_it_ends_itself_when_a_function_has_taken_its_data_port(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would go on to take tasks whose results nobody can read."""
+    """A TaskManager without its data port would go on to take tasks whose results nobody can read."""
     await cluster.start_job_manager()
     monkeypatch.setattr(NetworkEnvironment, "has_lost_port", True)
 
@@ -237,7 +237,7 @@ async def test_it_ends_itself_when_a_function_has_taken_its_data_port(
 
 
 async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster: Cluster) -> None:
-    """Nobody waits for the tasks any more; the slots must be free for the next JobManager."""
+    """The ended tasks would serve nobody, and their slots must be free for the next JobManager."""
     await cluster.start_job_manager()
     executor = await cluster.start_executor()
     await registered(executor)
@@ -281,7 +281,9 @@ async def test_it_does_not_offer_the_slot_of_a_task_that_does_not_end(
 async def test_results_of_a_lost_job_manager_are_released_when_all_tasks_have_ended(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a task that had finished before it heard of the cancel, too: nobody would release them later."""
+    """The results of a task that had finished before it heard of the cancel are released, too, as nobody would do so
+    later.
+    """
     results = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(bytes(40)))
     monkeypatch.setattr("flowlet.tm.task_executor.blocking_results", lambda _: [results])
     monkeypatch.setattr(Task, "cancel", lambda _: released["late"].set())  # too late
@@ -428,7 +430,7 @@ async def test_it_says_why_it_ends_and_its_jobs_get_that_as_their_cause(cluster:
 
 
 async def test_another_secret_is_not_tried_again(cluster: Cluster) -> None:
-    """It would be wrong for ever; the person who started it must hear of it."""
+    """A wrong secret would be wrong for ever, and the person who started the TaskManager must hear of it."""
     await cluster.start_job_manager()
 
     await cluster.start_executor(secret=secrets.token_bytes(32))
@@ -460,7 +462,7 @@ async def test_the_data_port_is_for_this_machine_alone(cluster: Cluster) -> None
 
 
 async def test_cancelling_an_unknown_attempt_does_nothing(cluster: Cluster) -> None:
-    """It may have ended while the message was under way."""
+    """The attempt may have ended while the message was under way."""
     await cluster.start_job_manager()
     executor = await cluster.start_executor()
 

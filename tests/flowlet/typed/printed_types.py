@@ -103,7 +103,7 @@ def main(package: str) -> None:
         stream.print(name)
         try:
             env.execute(name)
-        except Exception as error:  # noqa: BLE001  # the other streams are printed all the same
+        except Exception as error:  # noqa: BLE001  # the other streams are printed nevertheless
             print(f"{name}: {type(error).__name__}", flush=True)
 
 

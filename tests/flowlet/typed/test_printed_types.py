@@ -1,4 +1,4 @@
-"""What ``print`` writes for records of every type, beside the lines that PyFlink 2.3 wrote for the same program."""
+"""The lines that ``print`` writes for records of every type, beside those that PyFlink 2.3 wrote for one program."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ def converted(value: Any, type_info: TypeInformation, *, is_collected: bool = Fa
 @pytest.mark.parametrize(("make", "bits"), [(Types.BYTE, 8), (Types.SHORT, 16), (Types.INT, 32), (Types.LONG, 64)])
 @given(value=st.integers(-(2**70), 2**70) | st.integers(-300, 300))
 def test_integers_are_kept_if_their_bits_hold_them_else_refused(make: Any, bits: int, value: int) -> None:
-    """As ``struct`` does it; PyFlink's coders raise OverflowError."""
+    """The limits are those of ``struct``; PyFlink's coders raise OverflowError."""
     code = {8: "b", 16: "h", 32: "i", 64: "q"}[bits]
     try:
         expected = struct.unpack(f">{code}", struct.pack(f">{code}", value))[0]
@@ -175,7 +175,7 @@ def test_any_object_needs_no_conversion() -> None:
 
 
 def test_collected_times_have_no_fractions_and_bytes_are_lists() -> None:
-    """What PyFlink's ``execute_and_collect`` gives."""
+    """The results are those of PyFlink's ``execute_and_collect``."""
     assert converted(MOMENT.time(), Types.SQL_TIME(), is_collected=True) == datetime.time(3, 4, 5)
     assert converted(b"a\xff", Types.PRIMITIVE_ARRAY(Types.BYTE()), is_collected=True) == [97, -1]
 

@@ -1,4 +1,4 @@
-"""What text files hold for records of declared types: the text that Java's ``SimpleStringEncoder`` gives them in
+"""The content of text files for records of declared types: the text that Java's ``SimpleStringEncoder`` gives them in
 PyFlink.
 """
 

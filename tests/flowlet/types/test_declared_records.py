@@ -542,7 +542,7 @@ def test_many_damaged_bytes_are_refused_or_values_of_the_type() -> None:
 
 
 def test_a_part_of_a_column_of_lists_is_looked_at_alone() -> None:
-    """What lies in front of it is of other records, and the error names the record that does not fit."""
+    """Values in front of the part belong to other records, and the error names the record that does not fit."""
     whole = pa.array([[None], [1, 2], [3], [4, None]], pa.list_(pa.int32()))
     codec = DeclaredRecords(Types.TUPLE([Types.PRIMITIVE_ARRAY(Types.INT())]))
 

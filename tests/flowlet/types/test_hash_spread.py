@@ -10,7 +10,7 @@ from flowlet.types.gate_forms import MAX_PROBES_EACH, MIN_CHECKED, check_spread,
 
 
 def slow_count(keys: list[int], size: int) -> int:
-    """As CPython's dict inserts them one after the other."""
+    """Count the probes as CPython's dict inserts the keys, one after the other."""
     taken: set[int] = set()
     num_probes = 0
     for key in keys:
@@ -42,7 +42,7 @@ def test_regular_keys_are_accepted(step: int) -> None:
 
 
 def test_equal_hashes_are_refused_with_a_count() -> None:
-    """Big integers with the same hash: each of n keys would look at all before it."""
+    """Each of n big integers with one hash would be compared with all before it."""
     keys = [number * (2**61 - 1) for number in range(2_000)]
 
     assert count_probes(np.zeros(2_000, np.int64), 4096) > MAX_PROBES_EACH * 2_000

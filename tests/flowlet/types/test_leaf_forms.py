@@ -111,7 +111,7 @@ def test_record_batches_come_back() -> None:
 
 
 def test_a_record_batch_whose_offsets_point_outside_is_refused() -> None:
-    """It is validated before anybody follows them."""
+    """A record batch is validated before its offsets are followed."""
     form = bytes_form(Types.ARROW(SCHEMA))
     raw = bytearray(form.write(batch([1], ["abcd"])))
     ends = struct.pack("<2i", 0, 4)

@@ -342,7 +342,7 @@ def test_the_output_rises_strictly_and_is_silent_while_idle(inputs: list[Step]) 
 
 @given(inputs=st.lists(steps, max_size=80))
 def test_the_heap_gives_what_a_scan_over_all_channels_would(inputs: list[Step]) -> None:
-    """Step by step the same outputs."""
+    """The valve's outputs are equal to a scan's step by step."""
     valve, model = StatusWatermarkValve(4), Model(4)
 
     for step in inputs:

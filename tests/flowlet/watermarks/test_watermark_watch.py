@@ -1,4 +1,4 @@
-"""Who holds a watermark back is told after a minute, by a clock that the test moves."""
+"""The input that holds a watermark back is named after a minute, by a clock that the test moves."""
 
 from flowlet.records import IDLE, Watermark
 from flowlet.task.one_input_stream_task import STALL_NS, WatermarkWatch

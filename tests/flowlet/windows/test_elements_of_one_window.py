@@ -1,6 +1,6 @@
 """Users' functions change the records of windows in place, and no other window, evaluation or result sees that.
 
-Each program runs twice, with functions that change what they are given and with the same ones on copies; the results
+Each program runs twice, with functions that change what they are given and with those functions on copies; the results
 must be equal.
 """
 
@@ -208,7 +208,7 @@ def test_a_process_function_may_change_the_records_and_their_list(windows: str, 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_co_group_function_may_change_the_records_of_both_sides(backend: str) -> None:
-    """They are in two windows each."""
+    """The records are in two windows each."""
 
     def program(*, copies: bool) -> Callable[[DataStream], DataStream]:
         own = own_of(copies=copies)

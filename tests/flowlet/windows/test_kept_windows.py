@@ -1,4 +1,4 @@
-"""What windows keep, and when it is written to the state: inside of the operator."""
+"""The content of windows, and the moments at which it is written to the state: inside of the operator."""
 
 from typing import Any
 

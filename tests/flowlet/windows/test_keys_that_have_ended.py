@@ -1,4 +1,4 @@
-"""Nothing is left of keys that have ended: 3,200 of them, for each kind of window, timer and state, on the heap and in
+"""Keys that have ended leave no trace: 3,200 of them, for each kind of window, timer and state, on the heap and in
 RocksDB.
 
 All containers that an operator, its states and its timers refer to are counted, whatever they are for.
@@ -131,7 +131,7 @@ class Counts(ProcessWindowFunction[Any, Any, Any, Any]):
         return [len(list(elements))]
 
     def clear(self, context: ProcessWindowFunction.Context[Any]) -> None:
-        """Nothing was kept."""
+        """Clear nothing: no state was kept."""
 
 
 def ms(number: int) -> Time:

@@ -1,4 +1,4 @@
-"""Parts of windows that are made before rows travel: fewer rows, the same results."""
+"""Parts of windows that are made before rows travel: fewer rows, equal results."""
 
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_rows_that_are_spread_over_time_go_on_as_they_are() -> None:
 
 @pytest.mark.parametrize(("num_keys", "length"), [(10_000, 10), (10, 300_000)])
 def test_keys_of_long_ago_are_forgotten(num_keys: int, length: int) -> None:
-    """If they are many, or long."""
+    """Keys are forgotten if they are many, or long."""
     chunks = [
         chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(max(64, 4 * num_keys))])
         for first in (0, num_keys, 5)

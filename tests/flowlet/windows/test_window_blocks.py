@@ -1,4 +1,4 @@
-"""What windows of columns wrote before their back end kept their rows."""
+"""The state that windows of columns wrote before their back end kept their rows."""
 
 from typing import Any
 

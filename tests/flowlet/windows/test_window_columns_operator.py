@@ -149,7 +149,7 @@ def test_a_session_by_the_clock_that_goes_on_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("shape", [AlignedWindows(10, 10, is_event_time=False), SessionWindows(1, is_event_time=False)])
 def test_a_row_is_not_late_if_the_clock_was_set_back(shape: WindowShape) -> None:
-    """It goes into the first window that was not emitted yet."""
+    """The row goes into the first window that was not emitted yet."""
     harness = Harness(operator(shape))
     harness.clock.now_ms = 19
     harness.operator.process_chunk(chunk(("a", 1, None)))
@@ -198,7 +198,7 @@ def test_a_sum_of_several_batches_is_exact_or_fails() -> None:
 
 @pytest.mark.parametrize("shape", [TUMBLING, AlignedWindows(10, 5), SessionWindows(7)])
 def test_windows_of_sorted_rows_end_with_their_keys(shape: WindowShape) -> None:
-    """Nothing is kept of the keys before, so no row of a later key is late, however old it is."""
+    """The state of ended keys is removed, so no row of a later key is late, however old it is."""
     harness = Harness(operator(shape, is_batch=True))
 
     harness.operator.process_chunk(chunk(("a", 1, 100), ("a", 2, 103), ("b", 5, 200)))
@@ -217,8 +217,8 @@ def test_windows_of_sorted_rows_end_with_their_keys(shape: WindowShape) -> None:
 
 @pytest.mark.parametrize("is_sorted", [False, True])
 def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_sorted: bool) -> None:
-    """As the timers of functions: whatever the clock shows; without ``is_batch`` the end of the input drops them, as in
-    Flink.
+    """Windows end whatever the clock shows, like the timers of functions; without ``is_batch`` the end of the input
+    drops them, as in Flink.
     """
     harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), is_batch=True))
 
@@ -233,7 +233,9 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
 
 @pytest.mark.parametrize("key", ["k", None])
 def test_windows_by_the_clock_that_end_with_the_input_come_before_the_last_watermark(key: str | None) -> None:
-    """Behind it they would be late for windows of event time; rows that come behind it all the same are not lost."""
+    """Behind the last watermark they would be late for windows of event time; rows that come behind it nevertheless are
+    not lost.
+    """
     harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), key=key, is_batch=True))
 
     harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))

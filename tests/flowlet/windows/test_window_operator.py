@@ -133,7 +133,7 @@ def test_records_without_a_window_are_counted_apart_from_late_ones() -> None:
 
 
 def test_nothing_is_left_of_a_window_that_is_over() -> None:
-    """No state, no timer: neither of those that were written for a snapshot, nor of those that never were."""
+    """No state and no timer is left, whether it was written for a snapshot or never."""
     harness = opened(tumbling(function=Counting()))
 
     harness.process_chunk([("a", 1)], [4])
@@ -390,7 +390,7 @@ def test_a_window_that_is_kept_for_late_records_ends_again_after_a_restart() -> 
 
 
 def test_a_timer_of_a_trigger_that_the_program_no_longer_has_is_no_end_of_a_window() -> None:
-    """It is restored with the state; the trigger of today does nothing at it."""
+    """The timer is restored with the state; the trigger of today does nothing at it."""
     before = opened(tumbling(100, combine=summed, trigger=ContinuousEventTimeTrigger.of(Time.milliseconds(10))))
     before.process_chunk([("a", 1)], [4])
 

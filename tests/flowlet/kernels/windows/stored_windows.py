@@ -16,7 +16,7 @@ def stored(windows: WindowTables[Any], groups: range = range(MAX_PARALLELISM)) -
     """The blocks of a subtask."""
     state = windows.state()
     blocks = [*known_blocks(state.progress, groups), *row_blocks(state, MAX_PARALLELISM)]
-    return cloudpickle.loads(cloudpickle.dumps(blocks))  # type: ignore[no-any-return]  # the same blocks
+    return cloudpickle.loads(cloudpickle.dumps(blocks))  # type: ignore[no-any-return]  # a copy of the blocks
 
 
 def restored(windows: WindowTables[Any], blocks: Iterable[ColumnBlock], groups: range) -> None:

@@ -31,7 +31,7 @@ def functions_of(path: str) -> dict[str, Callable[[int], int]]:
 
 
 def test_every_frame_names_its_file() -> None:
-    """Of functions that refer to each other, and of a function inside of a function."""
+    """Functions that refer to each other, and a function inside of a function, keep their files."""
     outer = cloudpickle.loads(program_pickle.dumps(functions_of("/home/ann/job.py")["outer"]))
 
     with pytest.raises(ZeroDivisionError) as caught:
@@ -76,7 +76,7 @@ def dumps_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Dumps:
 
 
 def test_bytecode_of_another_minor_version_is_refused_with_both_versions(dumps_elsewhere: Dumps) -> None:
-    """It would run until it meets an instruction that means something else here."""
+    """Bytecode of another version would run until it meets an instruction that means something else here."""
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
     with pytest.raises(

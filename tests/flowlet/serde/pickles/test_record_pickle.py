@@ -180,7 +180,7 @@ def test_a_module_that_was_registered_goes_by_value(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_pickle_takes_its_classes_along_when_it_is_pickled_itself() -> None:
-    """As part of the state of an operator, for example."""
+    """Pickled records may be part of the state of an operator, for example."""
     event = of_main()
     record = PickledRecord(dumps_record(event(1, "x")))
 

@@ -1,4 +1,4 @@
-"""What the caches of state in RocksDB hold stays within their budget, however values come and grow."""
+"""The caches of state in RocksDB stay within their budget, however values come and grow."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ class Cached:
         return store.budget
 
     def check(self, most: int = LIMIT) -> None:
-        """What was charged is what is held, and within the budget."""
+        """Check that the charged bytes are the held ones, and within the budget."""
         self.backend.check_invariants()
         assert self.budget.used <= most, self.budget
 
@@ -95,7 +95,7 @@ WRITES: dict[str, tuple[Callable[[], StateDescriptor], Callable[[Any, Any], Any]
 
 @pytest.mark.parametrize("write", WRITES)
 def test_many_keys_stay_within_the_budget(write: str, cached: Cached) -> None:
-    """A read puts the key into the cache first, and the value that is written then counts all the same."""
+    """A read puts the key into the cache first, and the value that is written afterwards counts, too."""
     descriptor, put = WRITES[write]
     state = cached.state(descriptor())
     for key in range(60):
@@ -153,7 +153,7 @@ def test_values_that_outgrow_what_was_counted_are_noticed(kind: str, tmp_path: P
 
 
 def _held_bytes(cached: Cached) -> int:
-    """What values in the caches really take."""
+    """Return the bytes that values in the caches really take."""
     store = cached.backend._store
     assert store is not None
     values: list[Any] = []
@@ -355,7 +355,7 @@ def test_whether_a_map_is_empty_costs_one_row(cached: Cached, monkeypatch: pytes
 
 
 def test_lists_that_are_replaced_are_seldom_measured(cached: Cached, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As values are, and not each time."""
+    """Lists are measured as seldom as values, and not each time."""
     measured = []
 
     def counted(value: Any) -> int:

@@ -75,8 +75,8 @@ def test_a_busy_thread_that_is_kept_from_its_core_stays_low(rig: Rig) -> None:
 
 
 def test_a_thread_that_is_busy_only_to_begin_with_does_not_stay_low(rig: Rig) -> None:
-    """It loads what it needs, and catches up; then it has a record now and then, which must not
-    wait for a busy thread.
+    """A thread that loads what it needs, and catches up, is busy only at first; its later records must not wait for a
+    busy thread.
     """
     with rig.tasks.watched():
         for percent in (100, 100, 80, *[15] * 8):

@@ -36,7 +36,7 @@ def test_it_is_busy_in_the_lowest_class_until_the_block_ends(monkeypatch: pytest
 
 
 def test_it_rests_while_something_else_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends the round that it is in, and begins another one only when it may."""
+    """The keeper ends the round that it is in, and begins another one only when it may."""
     rounds = threading.Semaphore(0)
     may_end = threading.Semaphore(0)
 

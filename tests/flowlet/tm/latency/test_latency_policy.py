@@ -1,4 +1,4 @@
-"""What a TaskManager does for quick records, by what it was asked for."""
+"""The measures of a TaskManager for quick records, by the policy that it was asked for."""
 
 import sys
 from collections.abc import Iterator

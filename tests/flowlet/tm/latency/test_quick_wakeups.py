@@ -1,4 +1,4 @@
-"""What the kernel is asked for, in a process of its own: nobody could take it back."""
+"""The requests to the kernel, in a process of its own, because they cannot be taken back."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_this_thread_and_those_that_it_starts_have_exact_timers() -> None:
 
 
 def test_what_the_kernel_does_not_offer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing fails; the process runs as it would without."""
+    """No request fails; the process runs as it would without it."""
     monkeypatch.setattr(quick_wakeups, "_SYSCALLS", {})
     monkeypatch.setattr(quick_wakeups, "_SLACK_FILE", tmp_path / "nowhere" / "timerslack_ns")
 

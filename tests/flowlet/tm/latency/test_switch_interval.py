@@ -105,7 +105,7 @@ def test_the_load_tells_working_light_and_sleeping_threads_apart() -> None:
             for clock, percent in enumerate(shares):
                 used_ns[clock] += percent * _MS
             loads.append(tasks.look())
-        loads.append(tasks.look())  # at the same moment
+        loads.append(tasks.look())  # at one moment
 
     assert [(load.num_working, load.num_light) for load in loads] == [(2, 0), (1, 2), (0, 0), (0, 0)]
     assert [load.is_crowded for load in loads] == [False, True, True, True]
