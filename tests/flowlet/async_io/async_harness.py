@@ -61,7 +61,7 @@ class ManualTimers:
         raise NotImplementedError("async operators have no periodic timers")
 
     def advance(self, by_ms: int) -> None:
-        """Fire what is due, in the order of time."""
+        """Fire the timers that are due, in the order of time."""
         self.now_ms += by_ms
         while due := [timer for timer in self.armed if timer.timestamp_ms <= self.now_ms]:
             first = min(due, key=lambda timer: timer.timestamp_ms)
@@ -189,7 +189,7 @@ class AsyncHarness:
         self.operator.check_invariants()
 
     def when_parked(self, *actions: Callable[[], None]) -> None:
-        """Do one thing each time the operator waits for a mail and there is none."""
+        """Run one of the actions each time the operator waits for a mail and there is none."""
         self.mailbox.steps += actions
 
     @property

@@ -87,7 +87,7 @@ def test_every_call_has_its_outcome() -> None:
 
 
 def test_outcomes_that_come_together_are_told_once() -> None:
-    """The second notification waits until somebody took what the first was about."""
+    """The second notification waits until the outcomes of the first one were taken."""
     notified = Notified()
 
     async def at_once(value: int) -> int:
@@ -118,7 +118,7 @@ def test_a_coroutine_that_exits_does_not_end_the_loop() -> None:
 
 
 def test_a_cancelled_call_has_no_outcome() -> None:
-    """Its coroutine is interrupted, whether it has begun or not."""
+    """The coroutine of a cancelled call is interrupted, whether it has begun or not."""
     notified = Notified()
     interrupted: list[object] = []
 

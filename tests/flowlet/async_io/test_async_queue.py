@@ -52,7 +52,7 @@ def test_records_and_watermarks_take_a_place_each(is_ordered: bool) -> None:
 
 @BOTH_ORDERS
 def test_a_record_overtakes_none_that_waits(is_ordered: bool) -> None:
-    """Not even when a place is free and was not given away yet."""
+    """A new record waits even if a place is free and was not given away yet."""
     queue = queue_of(1, is_ordered=is_ordered)
     (first,) = queue.put_records(["a", "b"], None)
     queue.complete(first, ["A"])

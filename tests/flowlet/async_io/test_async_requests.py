@@ -18,14 +18,14 @@ BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
 
 
 class Patient(Doubler):
-    """Has an answer of its own when the time is over."""
+    """A doubler with an answer of its own when the time is over."""
 
     def timeout(self, value: Any) -> list[Any]:
         return [f"instead of {value}"]
 
 
 class Asking(Doubler):
-    """Asks somebody else when the time is over."""
+    """A doubler that asks another coroutine when the time is over."""
 
     async def timeout(self, value: Any) -> list[Any]:  # type: ignore[override]  # allowed to users, who are not checked
         raise NotImplementedError
@@ -145,7 +145,7 @@ def test_closing_calls_off_the_timers() -> None:
 
 
 def test_a_timer_that_was_on_its_way_when_it_was_called_off_does_nothing() -> None:
-    """Neither after the last result of its batch nor after close: users' code does not run any more."""
+    """Users' code runs neither after the last result of its batch nor after close."""
     harness = AsyncHarness(timeout_ms=1000, retry_strategy=fixed_delay())
     harness.process("a")
     harness.process("b")
@@ -164,7 +164,7 @@ def test_a_timer_that_was_on_its_way_when_it_was_called_off_does_nothing() -> No
 
 
 def test_only_the_records_without_a_result_are_too_late() -> None:
-    """In whatever order the others of the batch came to theirs."""
+    """Results of other records in the batch count in whatever order they arrive."""
     harness = AsyncHarness(Patient(), timeout_ms=1000)
     harness.process("a", "b", "c")
     harness.end("a", ["A"])
@@ -287,7 +287,9 @@ def test_the_deadline_is_that_of_all_attempts() -> None:
 
 
 def test_attempts_go_on_after_the_end_of_the_input() -> None:
-    """With their delays, until one counts or there are no more: a call that fails once does not end a bounded job."""
+    """Attempts keep their delays until one counts or there are no more: a call that fails once does not end a bounded
+    job.
+    """
     harness = AsyncHarness(retry_strategy=fixed_delay(max_attempts=3))
     harness.process("a", "b", "c")
     harness.end("b", [])

@@ -93,7 +93,7 @@ def test_ordinary_methods_run_on_the_tasks_thread(calls: AsyncCalls) -> None:
 
 
 def test_coroutine_methods_run_on_the_loop(calls: AsyncCalls) -> None:
-    """And have ended when the call returns."""
+    """Coroutine methods have ended when the call returns."""
     recorder = AsyncRecorder()
     function = wrapped(recorder, calls)
 

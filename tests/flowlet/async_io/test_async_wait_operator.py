@@ -548,7 +548,7 @@ def test_what_a_failing_open_took_is_given_back() -> None:
 
 @BOTH_ORDERS
 def test_a_completion_mark_follows_the_results_of_the_records_before_it(is_ordered: bool) -> None:
-    """And takes a place, as a watermark does; no snapshot has it."""
+    """A mark takes a place, as a watermark does; no snapshot has it."""
     harness = AsyncHarness(capacity=3, is_ordered=is_ordered)
     harness.process(1)
     harness.operator.process_mark(CompletionMark(1))

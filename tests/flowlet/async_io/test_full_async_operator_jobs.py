@@ -121,12 +121,12 @@ def numbers(env: StreamExecutionEnvironment, number: int = NUM_RECORDS) -> DataS
 
 
 def behind_the_source(env: StreamExecutionEnvironment) -> DataStream:
-    """In one task with the source, whose data ends at once."""
+    """Put the operator into one task with the source, whose data ends at once."""
     return AsyncDataStream.ordered_wait(numbers(env), Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
 
 def behind_a_partition(env: StreamExecutionEnvironment) -> DataStream:
-    """In a task of its own, with another operator before it."""
+    """Put the operator into a task of its own, with another operator before it."""
     moved = numbers(env).rebalance().map(lambda value: value, Types.LONG())
     return AsyncDataStream.unordered_wait(moved, Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
@@ -335,7 +335,7 @@ def test_a_stop_with_drain_waits_for_all_answers(cluster: MiniCluster, tmp_path:
 
 
 def test_a_stop_with_drain_waits_no_longer_than_the_timeouts(cluster: MiniCluster, tmp_path: Path) -> None:
-    """With calls that never answer."""
+    """The timeouts end calls that never answer."""
     job = started(
         cluster,
         tmp_path,

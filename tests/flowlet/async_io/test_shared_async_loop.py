@@ -15,7 +15,7 @@ def loop_threads() -> list[threading.Thread]:
 
 
 def test_the_loop_runs_while_somebody_holds_it() -> None:
-    """Started for the first, shared, ended after the last; then everything begins anew."""
+    """The loop is started for the first holder, shared, and ended after the last; then everything begins anew."""
     shared = SharedAsyncLoop()
     before = loop_threads()
 
@@ -82,7 +82,7 @@ class _Impatient(EventLoopThread):
 
 @pytest.mark.slow
 def test_many_threads_share_one_loop_at_a_time() -> None:
-    """Acquired and released in any interleaving, every holder has a loop that runs, and none is left."""
+    """Every holder has a loop that runs, in any interleaving of acquiring and releasing, and no loop is left."""
     shared = SharedAsyncLoop()
     errors: list[BaseException] = []
 

@@ -102,7 +102,7 @@ def made(kinds: list[str]) -> list[Any]:
 
 
 def shown(values: list[Any]) -> list[str]:
-    """With types, so that 1 is not True."""
+    """Show the values with their types, so that 1 is not True."""
     return [f"{type(value).__name__} {value!r}" for value in values]
 
 
@@ -116,7 +116,7 @@ def runs(chunks: list[tuple[str, int]]) -> list[str]:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("has_timestamps", [False, True])
 def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool) -> None:
-    """Before the loop knows what they look like, and after."""
+    """Records arrive unchanged before the loop knows their form, and afterwards."""
     output, taking = RecordingOutput(), KeyedRecordingOutput()
     for target in (output, taking):
         emission = Emission(target)
@@ -140,7 +140,7 @@ def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool
     is_timed=st.lists(st.booleans(), min_size=5, max_size=5),
 )
 def test_records_of_any_kinds_keep_their_order(run_of: list[list[tuple[str, int]]], is_timed: list[bool]) -> None:
-    """Whatever the loop was made for; with their timestamps; and nothing waits behind a run."""
+    """Records keep their order and timestamps, whatever the loop was made for, and no record waits behind a run."""
     output = RecordingOutput()
     emission = Emission(output)
     expected: list[tuple[str, int | None]] = []
@@ -156,7 +156,7 @@ def test_records_of_any_kinds_keep_their_order(run_of: list[list[tuple[str, int]
 
 
 def test_a_record_of_another_shape_in_the_middle_of_a_run_stays_in_the_middle() -> None:
-    """Also several, also at the beginning and the end, with timestamps."""
+    """Several such records keep their places, too, at the beginning, the end and in between, with their timestamps."""
     output = RecordingOutput()
     emission = Emission(output)
     emission.run([("a", number) for number in range(40)])  # so that the loop looks for pairs
@@ -524,7 +524,7 @@ SELECTORS: dict[str, Any] = {
 )
 @pytest.mark.parametrize("has_timestamps", [False, True])
 def test_each_record_is_asked_for_its_key_once_when_it_is_emitted(name: str, make: Any, has_timestamps: bool) -> None:
-    """Before the next record is made; the consumer finds key and record beside each other."""
+    """The key is asked for before the next record is made; the consumer finds key and record beside each other."""
     select = Asked(SELECTORS[name])
     if name == "the record" and isinstance(make(0), list):
         return  # no key
@@ -632,7 +632,7 @@ def test_records_whose_keys_are_not_always_the_same_field_keep_them() -> None:
 
 
 def test_a_key_that_can_change_arrives_as_it_was() -> None:
-    """Here what is selected is no key, but what a custom partitioner chooses by."""
+    """The selected value is no key here, but the value by which a custom partitioner chooses."""
     chosen = [0]
 
     def select(record: int) -> list[int]:
@@ -697,7 +697,7 @@ def test_a_selector_that_fails_names_step_subtask_and_record(is_known: bool) -> 
 
 
 def test_something_that_cannot_be_a_key_is_refused_with_its_record() -> None:
-    """Also where the record is pickled by then."""
+    """The error names the record, even if it was pickled before."""
     output = keyed(lambda record: record["key"])
     stranger = object()
 

@@ -87,7 +87,7 @@ def default_and_other(name: Any, value: Any) -> Any:
 
 
 def without_default(name: Any, value: Any) -> Any:
-    """Whose ``value`` is the one of the class."""
+    """Return a record whose ``value`` is the one of the class."""
     record = WithDefaults(name, value)
     del record.value
     return record
@@ -230,7 +230,7 @@ both_ways = pytest.mark.parametrize(("is_keyed", "is_sent"), [(False, False), (T
 def test_a_record_may_be_changed_right_after_it_was_emitted(
     name: str, value: str, is_keyed: bool, is_sent: bool
 ) -> None:
-    """And later again; whether the loop knows such records or not."""
+    """A later change does not reach the consumer either, whether the loop knows such records or not."""
     program = Program(is_keyed=is_keyed, is_sent=is_sent)
     kept: list[Any] = []
 

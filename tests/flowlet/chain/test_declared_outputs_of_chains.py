@@ -56,7 +56,7 @@ def emitted(output: ChunkingOutput, target: RecordingOutput, records: list[Any],
     ],
 )
 def test_records_arrive_in_their_declared_type(declared: Any, records: list[Any], keys: Any) -> None:
-    """Whatever the loop tests for, each is what the converter makes of it."""
+    """Each record arrives as its converter makes it, whatever the loop tests for."""
     convert = value_converter(declared)
     assert convert is not None
     output, target = converting(declared, keys)
@@ -73,7 +73,7 @@ def test_records_arrive_in_their_declared_type(declared: Any, records: list[Any]
     is_keyed=st.booleans(),
 )
 def test_what_comes_before_a_misfit_is_passed_on_and_the_misfit_is_named(numbers: list[Any], is_keyed: bool) -> None:
-    """Beside the converter, record by record."""
+    """The outputs do what the converter does record by record."""
     convert = value_converter(PAIR)
     assert convert is not None
     records = [("a", 0)] * 40 + [("a", number) for number in numbers]

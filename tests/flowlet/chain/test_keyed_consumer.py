@@ -186,7 +186,7 @@ class KeepsAndChanges:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_was_emitted_may_be_changed_afterwards(name: str) -> None:
-    """By the function before the key_by; the one behind it keeps what it got."""
+    """The function before the ``key_by`` may change its record; the one behind keeps what it got."""
     make, change = CHANGES[name]
     seen: list[Any] = []
     emits = KeepsAndChanges(make, change)
@@ -205,7 +205,7 @@ def test_what_was_emitted_may_be_changed_afterwards(name: str) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_what_was_got_may_be_changed(name: str, is_kept: bool) -> None:
-    """By the function behind the key_by; the one before it has kept what it made, or nobody has."""
+    """The function behind the ``key_by`` may change its record, whether or not the one before it has kept its own."""
     make, change = CHANGES[name]
     kept: list[Any] = []
 
@@ -346,7 +346,7 @@ def test_a_record_that_nobody_holds_is_not_copied(make: Any) -> None:
 
 
 def test_the_selector_is_called_once_per_record_when_it_is_emitted() -> None:
-    """Before the function behind it, and before the next record."""
+    """The selector is called before the function behind it, and before the next record."""
     log: list[Any] = []
 
     def select(record: int) -> int:
@@ -367,7 +367,7 @@ def test_the_selector_is_called_once_per_record_when_it_is_emitted() -> None:
 
 @pytest.mark.parametrize("num_before", [0, 40])
 def test_something_that_cannot_be_a_key_is_refused_at_the_first_record(num_before: int) -> None:
-    """With the record; what was emitted before arrives."""
+    """The error names the record; records that were emitted before arrive."""
     chained = alone(MapOperator(lambda record: record), operator.itemgetter("key"))
     chained.process({"key": number} for number in range(num_before))
     stranger = object()
@@ -453,7 +453,7 @@ def reduced(records: list[Any], state: dict[Any, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_a_reduce_goes_on_from_its_snapshot(name: str) -> None:
-    """In a chain as behind an exchange, whichever of the two took the snapshot."""
+    """A snapshot serves in a chain and behind an exchange, whichever of the two took it."""
     make = KEYS[name]
     records = [(make(number), number) for number in range(30)]
     state: dict[Any, Any] = {}
@@ -511,7 +511,7 @@ def test_a_reduce_in_a_chain_keeps_its_rows_in_rocksdb(name: str, cache_bytes: i
 
 @pytest.mark.parametrize("num_records", [3, 40, 400])
 def test_a_sum_is_given_chunks_of_records_that_nobody_changes(num_records: int) -> None:
-    """And its keys; of an upstream that changes its record later."""
+    """The sum gets keys, too, and chunks that stay as they are although the upstream changes its record later."""
     record = Row("a", 0)
 
     def emit(number: int) -> Iterator[Row]:
@@ -542,7 +542,7 @@ class Alarm(KeyedProcessFunction):
 
 
 def test_timers_fire_with_the_key_of_their_record() -> None:
-    """Between two chunks, in the order of their times, before the watermark goes on."""
+    """Timers fire between two chunks, in the order of their times, before the watermark goes on."""
     select = operator.itemgetter(0)
     chained = alone(ProcessOperator(Alarm(), select), select)
     chained.process([("a", 1), ("b", 3), ("c", 2)], [1, 3, 2])
@@ -592,7 +592,7 @@ def test_a_side_output_has_a_key_by_of_its_own() -> None:
 @pytest.mark.parametrize("has_filters", [False, True])
 @pytest.mark.parametrize("length", [1, MAX_BLOCKS, 3 * MAX_BLOCKS])
 def test_a_chain_too_deep_for_one_loop_has_its_keys(length: int, has_filters: bool) -> None:
-    """Whichever operator begins the next loop; each changes what it got."""
+    """Keys are right whichever operator begins the next loop; each operator changes the record that it gets."""
     asked: list[Any] = []
 
     def note(record: dict[str, Any]) -> Any:
@@ -637,7 +637,7 @@ def test_it_counts_what_comes_in_and_goes_out() -> None:
 
 @dataclasses.dataclass
 class Unset:
-    """Whose attributes come and go."""
+    """A class whose attributes come and go."""
 
     value: Any = 0
     more: Any = 1

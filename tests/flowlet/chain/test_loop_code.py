@@ -42,7 +42,7 @@ def test_an_empty_function_does_nothing() -> None:
 
 
 def test_statements_at_start_and_end_stand_around_the_loop() -> None:
-    """In the order in which they were written."""
+    """Statements stand in the order in which they were written."""
     code = code_of()
     log: list[Any] = []
     note = code.bind(log.append, "note")
@@ -155,7 +155,7 @@ def test_the_innermost_loop_is_to_blame() -> None:
 
 
 def test_an_error_of_a_line_of_ours_is_nobodys_fault() -> None:
-    """Above all not the user's whose call is on the line before, or around it."""
+    """The error is not the fault of the user's call on the line before, or around it."""
     code = code_of()
     with code.block(f"for v in {code.bind(range, 'flat_map')}(records):", Blame("outer", 0, "records")):
         code.line("w = v", Blame("inner", 0, "v"))

@@ -27,7 +27,7 @@ def test_a_channel_that_ends_holds_back_nothing() -> None:
 
 @given(st.data())
 def test_what_leaves_is_the_smallest_of_the_channels(data: st.DataObject) -> None:
-    """In any order of arrival, with numbers that are left out and channels that end."""
+    """The number is right in any order of arrival, with numbers that are left out and channels that end."""
     num_channels = data.draw(st.integers(1, 4))
     valve, last, left = MarkValve(num_channels), [0] * num_channels, 0
     for channel, number in data.draw(st.lists(st.tuples(st.integers(0, num_channels - 1), st.integers(1, 9)))):

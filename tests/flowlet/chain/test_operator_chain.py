@@ -69,7 +69,9 @@ def test_records_go_down_the_chain_and_out_of_the_edge() -> None:
 
 
 def test_operators_live_in_the_right_order() -> None:
-    """Opened last to first, finished and closed first to last; what finish emits is still processed further down."""
+    """Operators are opened last to first, finished and closed first to last; results of ``finish`` are still processed
+    further down.
+    """
     log: list[str] = []
     output = RecordingOutput()
     chain = OperatorChain(line(*(Logging(name, log) for name in "abc")), {(2, None): [output]}, context)
@@ -137,7 +139,7 @@ def test_an_operator_with_several_consumers_gives_each_everything() -> None:
 
 
 def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> None:
-    """Whatever one function leaves behind (a global, an attribute), the next one finds it as that record left it."""
+    """State that one function leaves behind (a global, an attribute) reaches the next one as that record left it."""
     last: dict[str, int] = {}
     output = RecordingOutput()
 
@@ -270,8 +272,8 @@ class Holding(StreamOperator):
 
 
 def test_a_mark_has_passed_the_chain_when_it_has_left_every_end() -> None:
-    """Behind the records, on edges and side outputs as well; an operator that holds it in one branch holds it back for
-    all.
+    """The mark comes behind the records on edges and side outputs as well; an operator that holds it in one branch
+    holds it back for all.
     """
     holding, main, side = Holding(), RecordingOutput(), RecordingOutput()
     chained = [

@@ -186,7 +186,7 @@ def test_what_one_consumer_does_before_another_fails_stays_done() -> None:
 
 @pytest.mark.parametrize("timestamps", [None, [10, 20, 30, 40, 50, 60]])
 def test_a_side_output_gets_its_own_records_and_the_main_one_the_others(timestamps: list[int] | None) -> None:
-    """In edges and in operators of the chain; in the order in which they were emitted, with their timestamps."""
+    """Edges and operators of the chain get the records in the order of emission, with their timestamps."""
     main, late, mapped = RecordingOutput(), RecordingOutput(), RecordingOutput()
     chained = [
         ChainedOperator(MapOperator(same)),

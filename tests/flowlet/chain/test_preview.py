@@ -98,7 +98,7 @@ def test_a_preview_can_be_sent_as_utf8(record: Any) -> None:
 
 
 def test_the_last_record_is_the_one_that_the_iterator_gave() -> None:
-    """At every position, the last one included."""
+    """The last record is known at every position, the last one included."""
     values = ["a", "b", "c"]
     position = iter(values)
 
@@ -118,7 +118,7 @@ class Exiting:
     "type_info", [Types.STRING(), Types.LONG(), Types.TUPLE([Types.STRING()]), Types.LIST(Types.LONG())], ids=str
 )
 def test_a_value_of_the_wrong_type_is_an_error_whatever_its_repr_does(type_info: TypeInformation) -> None:
-    """Also where it stands inside of a record."""
+    """The value may stand inside of a record, too."""
     for value in (Exiting(), (Exiting(),), [Exiting()]):
         with pytest.raises(ValueMismatchError, match=r"Exiting|whose repr raised SystemExit"):
             DeclaredRecords(type_info).chunk_of([value])

@@ -332,7 +332,7 @@ def in_lists(depth: int) -> list[Any]:
     ],
 )
 def test_a_record_owns_what_nobody_else_holds(make: Callable[[], Any], is_owned: bool) -> None:
-    """At any depth, but for very deep ones, and classes whose instances are left to pickle."""
+    """Parts are looked at to any depth, but for very deep ones, and for classes whose instances are left to pickle."""
     assert owns_parts(make()) is is_owned
 
 

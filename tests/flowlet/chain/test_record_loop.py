@@ -33,7 +33,7 @@ def test_a_loop_is_given_record_timestamp_and_key() -> None:
 
 
 def test_the_next_record_is_made_when_the_last_one_is_through() -> None:
-    """And so is its timestamp, which is asked for before it."""
+    """The record's timestamp, which is asked for before it, is made as late."""
     log: list[Any] = []
 
     def made(name: str) -> Iterator[int]:
@@ -217,7 +217,7 @@ NESTED: list[tuple[list[StreamOperator], str, str, list[Any]]] = [
 def test_a_failure_is_the_operators_and_the_records_in_which_it_happened(
     operators: list[StreamOperator], name: str, record: str, before: list[Any], timestamps: list[int] | None
 ) -> None:
-    """However deep in the loop; what came before it arrives."""
+    """The loop may be deep; records before the failure arrive."""
     harness = ChainHarness(*operators)
 
     with pytest.raises(UserFunctionError) as caught:
@@ -228,7 +228,7 @@ def test_a_failure_is_the_operators_and_the_records_in_which_it_happened(
 
 
 def test_an_endless_generator_is_passed_on_in_pieces() -> None:
-    """Through the chain, and never further than its consumers are."""
+    """The pieces pass through the chain, never further than its consumers are."""
     made = 0
 
     def endless(value: int) -> Iterator[int]:

@@ -43,7 +43,7 @@ class Label(NamedTuple):
 
 
 class PointWithMore(Point):
-    """Has a dictionary of its own."""
+    """A point with a dictionary of its own."""
 
 
 class Level(enum.IntEnum):
@@ -111,7 +111,7 @@ def deleted_row() -> Row:
     ids=stable_repr,
 )
 def test_the_shape_of_a_record_is_what_a_loop_can_look_for(record: Any, shape: RecordShape | None) -> None:
-    """None where it is pickled."""
+    """A record that is pickled has the shape None."""
     assert shape_of(record) == shape
 
 
@@ -258,7 +258,7 @@ def test_a_name_that_only_equals_a_key_stays_what_it_is() -> None:
 
 
 def test_a_copy_of_attributes_is_made_of_the_fields_that_were_read() -> None:
-    """So that neither instance gets a ``__dict__``, which both would keep."""
+    """Neither instance gets a ``__dict__``, which both would keep."""
 
     @dataclasses.dataclass
     class Reading:
@@ -303,7 +303,7 @@ def test_a_class_that_sets_its_attributes_itself_is_not_asked_to() -> None:
 
 
 def test_an_attribute_that_was_added_makes_another_record() -> None:
-    """Or one that was deleted; even if there are as many as before."""
+    """An attribute that was deleted does so, too, even if there are as many as before."""
     record, short, other = Event("a"), Event("a"), Event("a")
     record.more = 1  # type: ignore[attr-defined]  # that is the point
     del short.value
@@ -592,7 +592,7 @@ def owned_by_loop(make: Callable[[Any], Any], *, is_shared: bool) -> tuple[Any, 
 
 @pytest.mark.parametrize("name", FLAT)
 def test_a_record_whose_variable_is_read_again_is_copied(name: str) -> None:
-    """Though nothing else holds it."""
+    """The record is copied though no other variable holds it."""
     make, _ = FLAT[name]
 
     taken, left = owned_by_loop(make, is_shared=False)

@@ -150,7 +150,9 @@ def test_a_function_that_was_slow_gets_at_most_a_hundred_records_until_it_was_qu
 
 
 def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_records_at_once() -> None:
-    """Until 100,000 records have found room; before the first wait it does not know that its records are large."""
+    """The task does so until 100,000 records have found room; before the first wait it does not know that its records
+    are large.
+    """
     caution = Caution.at_start()
     sizes = []
 
@@ -306,7 +308,7 @@ def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -
 
 
 def test_a_task_leaves_its_default_action_after_a_slice_of_more_than_a_second() -> None:
-    """Then others may have the interpreter's lock."""
+    """Other threads may have the interpreter's lock then."""
     chain = Chain(2_000_000_000)
     slices = RecordSlices[int](lambda: chain.now_ns)
     slices.add(0, [Chunk([1, 2, 3])])

@@ -1,4 +1,4 @@
-"""``flowlet run``: what the program is told, and what is wrong before it starts."""
+"""``flowlet run``: the arguments of the program, and errors before it starts."""
 
 import json
 import os

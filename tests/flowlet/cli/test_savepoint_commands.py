@@ -32,7 +32,7 @@ def cli(cluster: MiniCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.fixture
 def job(cluster: MiniCluster, tmp_path: Path) -> JobClient:
-    """Has seen the first half."""
+    """Start a job; it has seen the first half."""
     env = cluster.environment()
     env.configure(Configuration.from_dict({"execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints")}))
     programs.keep(programs.process(env, tmp_path))
@@ -50,7 +50,7 @@ def savepoint_in(out: str) -> str:
 def test_a_savepoint_is_taken_and_its_place_is_printed(
     cli: Cli, job: JobClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below the job's directory or another one, which may be relative; the job goes on."""
+    """The place is below the job's directory or another one, which may be relative; the job goes on."""
     monkeypatch.chdir(tmp_path)
     job_id = str(job.get_job_id())
 

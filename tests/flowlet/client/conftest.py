@@ -31,16 +31,16 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def one_task_manager(unconfigured_logging_of_module: None) -> Iterator[MiniCluster]:
-    """With two slots: everything stays in one TaskManager."""
+    """Provide a cluster with two slots in one TaskManager."""
     with MiniCluster(num_task_managers=1, slots_per_task_manager=2) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def two_task_managers(unconfigured_logging_of_module: None) -> Iterator[MiniCluster]:
-    """With a slot each: what two subtasks exchange crosses TCP.
+    """Provide a cluster with two TaskManagers of one slot each: data between two subtasks crosses TCP.
 
-    They know each other: their connections stay from job to job.
+    The TaskManagers know each other: their connections stay from job to job.
     """
     with MiniCluster() as cluster:
         both_ways = cluster.environment()

@@ -48,7 +48,7 @@ def hold(name: str, value: Any = None) -> Any:
 
 @contextmanager
 def ctrl_c_inside(*functions: Callable[..., Any], after: threading.Event) -> Iterator[None]:
-    """Once ``after`` is set, interrupt this program at a moment when its main thread is inside all of ``functions``."""
+    """Interrupt this program, once ``after`` is set, when its main thread is inside all of ``functions``."""
     main = threading.main_thread().ident
     assert main is not None
     codes = {function.__code__ for function in functions}

@@ -152,7 +152,7 @@ class ScriptedJob:
         return "scripted"
 
     def check_output(self) -> None:
-        """Its tasks print nothing."""
+        """Print nothing: the job's tasks have no output."""
 
     def explain(self, error: Exception) -> JobExecutionError:
         return JobExecutionError(f"explained: {error}")
@@ -189,12 +189,12 @@ class ScriptedJob:
         self._change(state=state)
 
     def wait_for_reports(self, *reports: tuple[int, int]) -> None:
-        """Until the reader has reported barriers: producers of this run, and checkpoints."""
+        """Wait until the reader has reported barriers: producers of this run, and checkpoints."""
         expected = {(self.run.channels[producer].producer, checkpoint_id) for producer, checkpoint_id in reports}
         self._loop.submit(self._api.until(lambda: expected <= set(self._api.reports))).result(PATIENCE_S)
 
     def wait_until_told_broken(self, attempt: int) -> str:
-        """Until the reader has said that it cannot read this run any further; why."""
+        """Wait until the reader has said that it cannot read this run any further; return its reason."""
 
         def reasons() -> list[str]:
             return [reason for run, reason in self._api.broken if run == attempt]

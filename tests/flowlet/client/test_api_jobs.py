@@ -72,7 +72,7 @@ class Pair(CoProcessFunction):
 
 
 class LastOfKey(KeyedProcessFunction):
-    """At the end of event time, how often each key was seen."""
+    """Tells at the end of event time how often each key was seen."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.seen: Counter[str] = Counter()

@@ -86,7 +86,7 @@ class Noting(KeyedProcessFunction):
 
 
 def test_records_of_a_key_come_in_the_order_of_their_timestamps() -> None:
-    """And no watermark is seen among them."""
+    """No watermark is seen among the records."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(StampOf())
     stream = (
         batch().from_collection([("a", 3), ("b", 1), ("a", 1), ("a", 2)]).assign_timestamps_and_watermarks(strategy)
@@ -170,7 +170,7 @@ RULES = MapStateDescriptor("rules", Types.INT(), Types.INT())
 
 
 def test_a_broadcast_stream_is_read_first() -> None:
-    """So every record meets all rules."""
+    """Every record meets all rules."""
     environment = batch()
     rules = environment.from_collection([100, 200]).broadcast(RULES)
 
@@ -204,7 +204,7 @@ def test_results_do_not_depend_on_how_the_job_runs(options: dict[str, str]) -> N
 
 
 def test_automatic_is_batch_if_all_sources_end() -> None:
-    """Then a key has one result."""
+    """A key has one result then."""
     environment = batch().set_runtime_mode(RuntimeExecutionMode.AUTOMATIC)
 
     assert collected(environment.from_collection(PAIRS).key_by(first).reduce(added)) == [("a", 7), ("b", 4), ("ccc", 1)]

@@ -95,7 +95,7 @@ def test_a_last_line_without_a_newline_is_printed_at_the_end(
 def test_closing_prints_what_is_still_in_the_pipe(
     forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if somebody else, such as a grandchild, keeps the pipe open."""
+    """The pipe may still be open in another process, such as a grandchild."""
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
 
@@ -189,7 +189,7 @@ def test_the_command_line_says_where_the_cluster_is_and_who_the_parent_is() -> N
 def test_a_pipe_that_is_removed_is_read_to_its_end_and_no_further(
     forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if another process still has its other end."""
+    """Another process may still have the other end of the pipe."""
     read_fd, write_fd = pipes[0]
     pipe = forwarder.add(read_fd)
 

@@ -97,7 +97,7 @@ def test_a_task_manager_that_hangs_up_at_first_is_dialled_again(
 
 
 def test_values_come_while_the_job_runs(cluster: SharedCluster) -> None:
-    """Not only at its end: the source is still held when the first value is here."""
+    """Values do not wait for the end: the source is still held when the first value is here."""
     num_values = 10 * MAX_PENDING_RECORDS  # so many wait for each other before they are written
     job_graph, edge_id = mapped(
         range(num_values), lambda value: hold("late", value) if value == num_values - 1 else value
@@ -136,7 +136,7 @@ def test_a_reader_that_pauses_makes_the_job_pause(cluster: SharedCluster) -> Non
 
 
 def wait_for_waiting(job: RunningJob) -> None:
-    """Until two heartbeats, one after the other, say that the task waits for a buffer."""
+    """Wait until two heartbeats, one after the other, say that the task waits for a buffer."""
     deadline, last_ms = time.monotonic() + PATIENCE_S, 0
     while time.monotonic() < deadline:
         (subtask,) = job.metrics()["vertices"][0]["subtasks"]
@@ -186,7 +186,7 @@ def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: SharedCl
 
 
 def test_a_failure_before_reading_is_reported_at_once(cluster: SharedCluster) -> None:
-    """Its partitions are gone; waiting for them would take ten seconds."""
+    """The partitions of the job are gone; waiting for them would take ten seconds."""
     job_graph, edge_id = mapped([0], lambda value: 1 // value)
     job = cluster.execute(job_graph)
     with pytest.raises(JobExecutionError):
@@ -222,7 +222,7 @@ def test_ctrl_c_while_reading_cancels_the_job(cluster: SharedCluster) -> None:
 
 
 def test_two_edges_of_one_job_can_be_read_one_after_the_other(cluster: SharedCluster) -> None:
-    """Though the task ends only when both were read to their ends."""
+    """The task ends only when both edges were read to their ends."""
     head = vertex("head", source(range(5)), MapOperator(lambda value: value * 10))
     plain, tenfold = JobEdge(head.id, 0, None, Forward()), JobEdge(head.id, 1, None, Forward())
     job = cluster.execute(JobGraph("two", vertices=[head], edges=[plain, tenfold]))

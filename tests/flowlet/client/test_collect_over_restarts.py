@@ -186,7 +186,7 @@ def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
 def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(
     job: ScriptedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one whose TaskManagers this program cannot reach."""
+    """The TaskManagers of such a job may be out of this program's reach."""
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     reader = Reader(job, EXACTLY_ONCE)
 
@@ -201,7 +201,7 @@ def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(
 
 
 def test_runs_that_fail_by_themselves_do_not_count_for_that(job: ScriptedJob) -> None:
-    """Such as those of a job that cannot restore its state until a disk is back."""
+    """A job may be unable to restore its state until a disk is back, for example."""
     reader = Reader(job, EXACTLY_ONCE)
 
     for _ in range(5):

@@ -161,7 +161,7 @@ def test_a_list_of_types_declares_rows(env: StreamExecutionEnvironment) -> None:
 
 
 def test_rows_arrive_with_their_names_on_another_task_manager(cluster: SharedCluster) -> None:
-    """From both TaskManagers to both, by key: what a function sees is a named row, whatever was emitted."""
+    """Rows go from both TaskManagers to both, by key: a function sees a named row, whatever was emitted."""
     env = cluster.environment().set_parallelism(2)
     rows = env.from_collection(list(range(400))).rebalance()
     unnamed = rows.map(lambda number: Row(f"name {number % 10}", number), output_type=PERSON)

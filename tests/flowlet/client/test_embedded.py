@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S, Stopwatch
 
 
 def test_parallelism_one_stays_in_this_process() -> None:
-    """So that a debugger works."""
+    """A debugger works there."""
     client = EmbeddedTarget(1).open(1)
 
     pids = {document["pid"] for document in client.call(JobManagerApi.list_task_managers)}
@@ -89,7 +89,7 @@ def test_a_word_count_runs_in_two_child_processes_over_tcp() -> None:
 
 @pytest.mark.slow
 def test_what_the_children_print_is_here_when_the_job_has_finished(capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing else: their ready lines are not the user's."""
+    """The ready lines of the children are not the user's, and are not printed."""
     head, tail = vertex("head", source(range(100))), vertex("tail", PrintSink("out"), parallelism=2)
     job_graph = JobGraph("printing", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])
     job = execute(job_graph, EmbeddedTarget(2, num_task_managers=2, in_process=False))

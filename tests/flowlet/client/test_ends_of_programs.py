@@ -86,7 +86,7 @@ def test_a_job_whose_job_manager_is_gone_says_so_and_its_client_leaves_nothing()
 
 @pytest.mark.slow
 def test_questions_about_a_job_name_the_job_manager_that_died() -> None:
-    """In one line each; the cluster can be closed nevertheless."""
+    """The answer is one line each; the cluster can be closed nevertheless."""
     threads = set(threading.enumerate())
     with MiniCluster(2) as mini_cluster:
         target = mini_cluster.target

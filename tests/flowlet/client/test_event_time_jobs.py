@@ -201,7 +201,7 @@ def collected(stream: Any) -> list[Any]:
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["in the source", "behind the source"])
 def test_records_out_of_order_end_up_in_their_windows(environment: StreamExecutionEnvironment, is_behind: bool) -> None:
-    """Also where the watermark comes by the clock: the bound says that no record is late."""
+    """The bound says that no record is late, even if the watermark comes by the clock."""
     environment.get_config().set_auto_watermark_interval(1)
     values = [value - value % 7 + 6 - value % 7 for value in range(700)]
     source = Scripted([step for start in range(0, 700, 50) for step in (values[start : start + 50], Moment())])
@@ -238,7 +238,7 @@ def test_an_idle_source_lets_the_others_go_on(environment: StreamExecutionEnviro
 
 
 def test_timers_of_the_clock_fire(environment: StreamExecutionEnvironment, stage: str) -> None:
-    """While the source has nothing: a timer needs no record to fire."""
+    """A timer needs no record to fire, so the source may have nothing."""
     numbers = environment.from_source(Scripted([[1], UntilOver(stage)]), WatermarkStrategy.no_watermarks(), "numbers")
 
     assert collected(numbers.key_by(lambda value: (stage, value)).process(Alarm())) == [(1, True)]

@@ -1,4 +1,4 @@
-"""From a job graph to what travels."""
+"""The way from a job graph to the messages that travel."""
 
 import asyncio
 import threading

@@ -1,5 +1,5 @@
-"""Programs that read files, on a cluster in this process: who reads what, in which order, and how it ends when
-something is wrong.
+"""Programs that read files, on a cluster in this process: the readers' shares, their order, and the end if something is
+wrong.
 """
 
 import bz2
@@ -165,7 +165,7 @@ def test_a_damaged_archive_fails_the_job_and_is_named(environment: StreamExecuti
 def test_a_job_can_be_cancelled_while_its_readers_wait(
     environment: StreamExecutionEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file server may take for ever to list a folder; the search goes on in vain, and nobody waits for it."""
+    """A file server may take for ever to list a folder; the search goes on in vain, and the job waits no longer."""
     monkeypatch.setattr(FileSplitEnumerator, "discover", lambda *_: hold("listing"))
     future_of = TextLineReader.available_future
 

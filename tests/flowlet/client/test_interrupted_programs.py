@@ -176,7 +176,7 @@ stream = env.add_source(Endless()).filter(lambda value: False)
 
 
 def test_an_interrupt_of_the_users_own_code_is_shown_as_ever() -> None:
-    """Also below a call of ours: the frames are the user's."""
+    """The interrupt may come below a call of ours: the frames are the user's."""
     text = f"""{_JOB}
 import signal
 def numbers():
@@ -198,7 +198,7 @@ env.from_collection(numbers())
 
 
 def test_an_interrupt_that_the_program_catches_is_its_own_affair(tmp_path: Path) -> None:
-    """And what it caught can be run again."""
+    """The job that the program caught can be run again."""
     with silent_job_manager(tmp_path) as (server, environment):
         text = (
             f"{_JOB}\ntry:\n    env.execute()\nexcept KeyboardInterrupt:\n    del "

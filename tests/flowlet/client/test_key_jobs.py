@@ -61,7 +61,7 @@ KINDS: dict[str, Kind] = {
 
 
 def exactly(results: list[Any]) -> Counter[Any]:
-    """By exact keys, in any order."""
+    """Count the results by exact keys, in any order."""
     return Counter((exact_key(key), count) for key, count in results)
 
 
@@ -107,7 +107,7 @@ def test_every_type_of_key_has_a_state_of_its_own(environment: StreamExecutionEn
 
 @pytest.mark.slow
 def test_every_type_of_key_has_a_timer_of_its_own(environment: StreamExecutionEnvironment) -> None:
-    """And the key is the user's object, not its stand-in."""
+    """The key is the user's object, not its stand-in."""
     records = [(key, 1) for key in KEYS] * 2
 
     stream = environment.from_collection(["go"]).flat_map(lambda _: records)

@@ -76,7 +76,7 @@ def last_counts(found: Any) -> dict[int, int]:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_selector_is_opened_and_closed_once_per_sender(calls: str, parallelism: int) -> None:
-    """With one subtask the ``key_by`` lies inside a chain or a task of its own, with two it is an exchange."""
+    """The ``key_by`` lies inside a chain or a task of its own with one subtask, and is an exchange with two."""
     environment = environment_of(parallelism)
     numbers = environment.from_sequence(0, 29)
 
@@ -111,7 +111,7 @@ def test_a_reduction_opens_its_selector(calls: str) -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_keyed_stream_that_is_collected_opens_its_selector(calls: str, parallelism: int) -> None:
-    """Once where records are sent, once where the client's rows of key and record are made."""
+    """The selector is opened where records are sent, and where the client's rows of key and record are made."""
     environment = environment_of(parallelism)
 
     found = list(environment.from_sequence(0, 8).key_by(Remainder(calls)).execute_and_collect())
@@ -122,7 +122,7 @@ def test_a_keyed_stream_that_is_collected_opens_its_selector(calls: str, paralle
 
 
 class Both(CoMapFunction):
-    """None emits nothing, as in PyFlink."""
+    """Maps both inputs; None emits nothing, as in PyFlink."""
 
     def map1(self, value: int) -> str | None:
         return f"a{value}" if value % 2 else None

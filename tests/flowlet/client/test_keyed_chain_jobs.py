@@ -92,7 +92,7 @@ PASSING_ON: dict[str, Callable[[DataStream], DataStream]] = {
 def test_a_sibling_does_not_see_what_was_changed_behind_key_by(
     environment: StreamExecutionEnvironment, pass_on: Callable[[DataStream], DataStream], make: Callable[[int], Any]
 ) -> None:
-    """Even where an operator between them passes on the very record."""
+    """An operator between them may pass on the very record."""
     source = numbers(environment).map(make)
     behind = pass_on(source).key_by(key_of).map(changed)
 
@@ -216,7 +216,7 @@ def renamed(record: dict[Any, int]) -> list[Any]:
 def test_the_keys_of_a_dict_are_what_they_were_when_it_was_emitted(
     environment: StreamExecutionEnvironment, first_name: int, is_chained: bool
 ) -> None:
-    """Also where a loop has learned that the keys are texts."""
+    """The keys stay even if a loop has learned that they are texts."""
     behind = numbers(environment).map(RenamingTheLast(first_name)).key_by(lambda record: 0).map(renamed)
 
     results = collected(behind if is_chained else behind.start_new_chain())
@@ -317,7 +317,7 @@ def test_the_second_key_by_has_keys_of_its_own(
     parallelism: int,
     is_mapped: bool,
 ) -> None:
-    """Though the records pass through whole between the two, with the keys of the first one."""
+    """Records pass through whole between the two, with the keys of the first one."""
     environment.set_parallelism(parallelism)
     source = (
         numbers(environment).map(make)
@@ -339,7 +339,7 @@ class KeyAndValue(KeyedProcessFunction):
 def test_a_column_with_nulls_is_a_key_of_records_that_hold_lists(
     environment: StreamExecutionEnvironment, parallelism: int
 ) -> None:
-    """Rows with lists in them are pickled when they are emitted, and nobody can ask a pickle for a column."""
+    """Rows with lists in them are pickled when they are emitted, and a pickle cannot be asked for a column."""
     environment.set_parallelism(parallelism)
     keys = [None if number % 3 == 0 else f"k{number % 2}" for number in range(NUM_RECORDS)]
     values = [[number] for number in range(NUM_RECORDS)]
@@ -371,7 +371,7 @@ class Releasing(KeyedProcessFunction):
 
 
 def test_a_timer_fires_while_the_source_waits_for_its_next_record(environment: StreamExecutionEnvironment) -> None:
-    """So the function is in a task of its own, whatever the parallelism."""
+    """The function is in a task of its own, whatever the parallelism."""
     released["timer of test_keyed_chain_jobs"].clear()
 
     results = collected(environment.from_arrow(one_and_a_wait, SCHEMA).key_by(lambda row: 0).process(Releasing()))

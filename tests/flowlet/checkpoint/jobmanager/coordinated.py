@@ -172,7 +172,7 @@ class Coordinated:
 
 
 def triggered(effects: Sequence[Effect]) -> dict[int, set[bytes]]:
-    """By id, the attempts that are told to take a checkpoint."""
+    """Return the attempts that are told to take a checkpoint, by its id."""
     found: dict[int, set[bytes]] = {}
     for effect in effects:
         if isinstance(effect, TriggerCheckpoint):

@@ -90,7 +90,7 @@ def numbers(restored: RestoredState) -> list[int]:
     "path", ["/dir/{job}/chk-5", "/dir/{job}/chk-5/", "file:///dir/{job}/chk-5", "/dir/{job}/chk-5/_metadata"]
 )
 def test_a_path_names_a_checkpoint(path: str) -> None:
-    """Its directory or its manifest, as a path or a URL."""
+    """The path may name the checkpoint's directory or its manifest, as a path or a URL."""
     assert place_of(path.format(job=FORMER_JOB)) == CheckpointPlace("/dir", FORMER_JOB, 5)
 
 
@@ -103,7 +103,7 @@ def test_a_url_of_an_object_store_names_a_checkpoint() -> None:
     ["/dir", "/dir/{job}", "/dir/7/chk-5", "/dir/{job}/chk-05", "/dir/savepoint-a-b", "s3://bucket/savepoint-a-b"],
 )
 def test_any_other_directory_is_that_of_a_savepoint(path: str) -> None:
-    """Or its manifest; it may have any name, because it may have been copied."""
+    """The path may name a savepoint's directory or manifest, under any name, because it may have been copied."""
     place = path.format(job=FORMER_JOB)
 
     assert place_of(place) == place_of(f"{place}/") == place_of(f"{place}/_metadata") == place
@@ -143,7 +143,7 @@ def test_what_is_on_the_disk_is_verified(tmp_path: Path) -> None:
 
 
 def test_a_subtask_gets_its_own_part_if_nothing_has_changed() -> None:
-    """With what it needs to read the other job's files."""
+    """The subtask also gets what it needs to read the other job's files."""
     found = former([vertex("s", 2)], [entry("s", 0), entry("s", 1)], job("s")).restored_state(op("s"), 1)
 
     assert found.vertices == [RestoredVertex(2, [op("s")], [entry("s", 1)])]
@@ -199,7 +199,7 @@ def test_who_had_finished() -> None:
 
 
 def test_operators_that_the_checkpoint_does_not_have_begin_anew() -> None:
-    """And the source's splits go on."""
+    """The source's splits go on."""
     found = former([vertex("s", 2)], [entry("s", 0)], job("s", "n"))
 
     assert (found.restored_state(op("n"), 0).vertices, found.restored_state(op("n"), 0).is_finished) == ([], False)
@@ -219,7 +219,7 @@ def test_state_that_nobody_claims_is_refused_unless_that_is_wanted() -> None:
 
 
 def test_key_groups_must_stay() -> None:
-    """The message says what to set; who has no state may change."""
+    """The message says what to set; a vertex without state may change its key groups."""
     new = job("s", max_parallelism=16)
 
     with pytest.raises(
@@ -282,7 +282,9 @@ def edges_of(message: JobGraphMessage) -> list[EdgeEntry]:
 
 
 def taken_over(former_job: JobGraphMessage, holds: str, now: JobGraphMessage, parallelism: int = 1) -> FormerCheckpoint:
-    """From a checkpoint of a job, in which the vertices that begin with these operators have records in flight."""
+    """Return a checkpoint taken over from a job in which the vertices that begin with these operators have records in
+    flight.
+    """
     chains = ["".join(chr(int(each, 16)) for each in of.operator_ids) for of in former_job.vertices]
     entries = [
         entry(chain[0], subtask, channels=handle(f"{chain[0]}{subtask} in flight") if chain[0] in holds else None)

@@ -232,7 +232,7 @@ def test_older_ones_are_removed() -> None:
 
 
 def test_an_older_one_stays_until_the_manifest_of_the_newer_one_is_written() -> None:
-    """Otherwise a JobManager that dies in between would leave nothing to restore."""
+    """A JobManager that dies in between would otherwise leave nothing to restore."""
     rig = Rig()
     rig.start()
     rig.complete(1)
@@ -379,7 +379,7 @@ def test_the_job_goes_back_to_the_states_of_the_older_checkpoint() -> None:
 
 
 def part_of(rig: Rig, vertex: str, *, is_finished: bool = False) -> tuple[int, StateHandle | None]:
-    """With which checkpoint, and which state in it, the only subtask of a vertex begins."""
+    """Return the checkpoint, and the state in it, with which the only subtask of a vertex begins."""
     restored = rig.checkpoints.restored_state(vertex, 0)
     assert restored is not None
     assert restored.is_finished is is_finished
@@ -388,7 +388,7 @@ def part_of(rig: Rig, vertex: str, *, is_finished: bool = False) -> tuple[int, S
 
 
 def test_a_subtask_that_has_ended_is_restored_as_ended() -> None:
-    """With the id of the checkpoint; a vertex that has no state there gets the id alone."""
+    """The subtask gets the id of the checkpoint; a vertex that has no state there gets the id alone."""
     rig = Rig()
     rig.start()
     rig.timers.advance(0.125)
@@ -582,7 +582,7 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
 def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(
     on_cancellation: bool, on_failure: bool, kept_in: set[JobStatus]
 ) -> None:
-    """Never one that finishes.  Nothing but the newest ones stays."""
+    """A job that finishes keeps none, and others keep the newest ones alone."""
     settings = replace(SETTINGS, is_retained_on_cancellation=on_cancellation, is_retained_on_failure=on_failure)
     for status in (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED):
         rig = Rig(settings)

@@ -215,7 +215,7 @@ async def test_one_that_stops_the_job_has_ended_when_the_job_has_finished() -> N
 
 @pytest.mark.parametrize("status", [JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING])
 async def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) -> None:
-    """With the place of the savepoint, and what its use would mean."""
+    """The failure names the place of the savepoint, and what its use would mean."""
     rig = Rig()
     operation = rig.begun(kind=SUSPEND)
     rig.requests[0][1](None)

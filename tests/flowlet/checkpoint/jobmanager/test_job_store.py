@@ -115,7 +115,7 @@ def test_a_damaged_entry_is_named_and_kept_and_the_others_are_read(
 
 
 def test_damaged_progress_stops_its_job(store: JobStore, tmp_path: Path) -> None:
-    """Without its number a run could have the number of an earlier one."""
+    """A run without its number could have the number of an earlier one."""
     store.put_job(word_count())
     store.put_progress(JOB_ID, PROGRESS)
     file = tmp_path / "jobs" / JOB_ID / "progress"
@@ -134,8 +134,8 @@ def test_an_entry_of_another_cluster_is_refused(store: JobStore, tmp_path: Path)
 
 @pytest.mark.parametrize("copy", ["to another job", "to another kind"])
 def test_an_entry_is_good_in_its_own_place_only(copy: str, store: JobStore, tmp_path: Path) -> None:
-    """Else somebody who can write there, but does not know the secret, could give a job the code or progress of another
-    one.
+    """A person who can write there, but does not know the secret, could otherwise give a job the code or progress of
+    another one.
     """
     store.put_job(word_count())
     store.put_job(word_count(OTHER_ID))

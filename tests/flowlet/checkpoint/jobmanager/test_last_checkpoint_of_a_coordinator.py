@@ -90,7 +90,7 @@ def test_the_last_one_is_tried_again_if_its_manifest_cannot_be_written() -> None
 def test_failing_last_ones_come_no_oftener_than_a_second_the_interval_or_the_pause(
     interval_ms: int, pause_ms: int, min_pause_ms: int
 ) -> None:
-    """Even where failures do not count: a cause that stays, such as a full disk, makes no busy loop."""
+    """A cause that stays, such as a full disk, makes no busy loop, even if failures do not count."""
     coordinated = started(interval_ms=interval_ms, min_pause_ms=min_pause_ms)
     wait_for_it(coordinated, "s", "t")
 

@@ -56,7 +56,7 @@ def test_outputs_and_gates_are_counted_as_the_tasks_count_them() -> None:
 
 
 def test_a_consumer_gets_what_its_producers_kept() -> None:
-    """And its own part, even if that is without state."""
+    """A consumer also gets its own part, even one without state."""
     of_b1 = SubtaskEntry("b", 1, StateHandle(9, b"state"), channels=channels("b1"))
     of_join = SubtaskEntry("join", 0, channels=channels("join0"))
     kept = store(SubtaskEntry("a", 0), SubtaskEntry("b", 0), of_b1, of_join, SubtaskEntry("join", 1)).restored

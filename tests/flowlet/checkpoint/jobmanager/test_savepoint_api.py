@@ -28,7 +28,7 @@ JOB = f"/jobs/{JOB_ID}"
 
 
 def job(directory: str) -> JobGraphMessage:
-    """Without what the client reads."""
+    """Return a job whose results no client reads."""
     message = word_count()
     settings = JobSettings(checkpoints=CheckpointSettings(None, "", savepoint_directory=directory))
     return msgspec.structs.replace(message, edges=message.edges[:1], settings=settings)

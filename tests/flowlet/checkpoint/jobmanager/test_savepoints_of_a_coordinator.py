@@ -83,7 +83,7 @@ def test_periodic_checkpoints_wait_for_it() -> None:
 
 
 def test_it_waits_for_a_checkpoint_that_is_on_its_way() -> None:
-    """And the next periodic one waits for it, though it was due before."""
+    """The next periodic checkpoint waits for the savepoint, though it was due before."""
     coordinated = started()
     coordinated.at(100)
 

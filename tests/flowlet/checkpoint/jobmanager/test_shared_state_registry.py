@@ -25,7 +25,7 @@ class Files:
         self.store.name_shared(checkpoint_id, handles(files))
 
     def complete(self, checkpoint_id: int, files: Iterable[str]) -> list[str]:
-        """Returns what is unused then."""
+        """Add the checkpoint; return the files that are unused then."""
         entry = SubtaskEntry("v", 0, shared=handles(files))
         self.store.add(CheckpointManifest("job", "name", checkpoint_id, 0, {}, [entry]))
         return self.store.take_unused()

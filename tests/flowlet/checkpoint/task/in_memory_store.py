@@ -73,7 +73,7 @@ class InMemoryCheckpointStore:
             return self._acknowledged.get(checkpoint_id, {}).get((vertex_id, subtask))
 
     def declines(self, checkpoint_id: int) -> dict[tuple[str, int], CheckpointError]:
-        """By vertex and subtask: why a checkpoint was declined."""
+        """Return why a checkpoint was declined, by vertex and subtask."""
         with self._lock:
             return dict(self._declined.get(checkpoint_id, {}))
 

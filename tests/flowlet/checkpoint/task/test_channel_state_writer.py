@@ -93,7 +93,7 @@ def test_the_result_may_be_taken_after_everything_is_here() -> None:
 
 
 def test_what_is_not_open_is_recycled_and_forgotten(buffers: Buffers) -> None:
-    """Before the start, after the end of the part, after an abort."""
+    """Data that is added before the start, after the end of the part, or after an abort is not kept."""
     writer = InMemoryChannelStateWriter()
     add_input(writer, 1, INPUT, buffers.make(b"early"))
     writer.start(1)
@@ -191,7 +191,7 @@ def test_data_that_fails_fails_the_checkpoint() -> None:
 
 
 def test_futures_of_checkpoints_that_are_gone_are_recycled(buffers: Buffers) -> None:
-    """Aborted meanwhile, or never open."""
+    """The checkpoint may have been aborted meanwhile, or never opened."""
     writer = InMemoryChannelStateWriter()
     writer.start(1)
     pending, unknown = InFlightData(), InFlightData()

@@ -117,7 +117,7 @@ def test_an_unaligned_snapshot_on_the_last_barrier_is_no_part_of_the_alignment()
 
 
 def test_the_metrics_are_those_of_the_checkpoint() -> None:
-    """At least once: the older of two checkpoints does not report the newer one's alignment."""
+    """The older of two checkpoints, taken at least once, does not report the newer one's alignment."""
     clock, listener = Clock(), RecordingListener()
     handler = CheckpointBarrierHandler(
         CheckpointBarrierTracker(2),
@@ -243,7 +243,7 @@ def test_channel_state_that_cannot_be_opened_declines_the_checkpoint() -> None:
 
 
 def test_other_errors_are_the_tasks() -> None:
-    """Only refusals of a checkpoint are survived."""
+    """A task survives only refusals of a checkpoint."""
     fixture = Fixture()
     fixture.inputs[0].error = RuntimeError("broken")
 

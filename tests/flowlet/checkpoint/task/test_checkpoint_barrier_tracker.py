@@ -157,7 +157,7 @@ def test_a_cancellation_aborts_everything_older() -> None:
 
 @pytest.mark.parametrize("after_finish", [True, False])
 def test_the_end_of_a_channel(after_finish: bool) -> None:
-    """TestTriggerCheckpointsWithEndOfPartition / the older rule: it completes, or aborts what is pending."""
+    """TestTriggerCheckpointsWithEndOfPartition / the older rule: the end completes or aborts pending checkpoints."""
     gate = tracker(3, after_finish=after_finish)
     feed(gate, (1, 0), (1, 1), (2, 1))
 

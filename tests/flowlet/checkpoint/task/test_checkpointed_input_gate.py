@@ -57,7 +57,7 @@ class Fixture:
 
 
 def test_barriers_are_handled_and_the_caller_sees_everything() -> None:
-    """The caller can ignore what is about checkpoints."""
+    """The caller may ignore elements that are about checkpoints."""
     fixture = Fixture(mode=BarrierMode.ALIGNED)
     events: list[Event | bytes] = [b"a", aligned(1), b"b", aligned(1), CancelCheckpointMarker(2), OtherEvent("x", b"")]
     for channel, event in zip([0, 0, 1, 1, 0, 0], events, strict=True):
@@ -113,9 +113,7 @@ def test_only_barriers_can_be_announced() -> None:
 
 
 def test_several_buffers_come_up_to_the_next_event_which_comes_alone() -> None:
-    """So nobody looks at a barrier before the data in front of it was processed, and no data behind
-    it comes with it.
-    """
+    """No caller looks at a barrier before the data in front of it was processed, and no later data comes with it."""
     fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
     for item in (b"one", b"two", aligned(1), b"three"):
         fixture.raw.add(0, item)
@@ -257,7 +255,7 @@ def test_data_that_a_late_notification_brings_to_light_is_kept() -> None:
 
 
 def test_a_gate_with_kept_items_is_available_and_not_finished() -> None:
-    """Although the gate behind it has nothing more, and has ended."""
+    """The gate behind has no more data, and has ended."""
     fixture = Fixture(num_channels=1)
     fixture.raw.add(0, b"one")
     fixture.raw.pretend_priority()

@@ -150,8 +150,8 @@ def test_an_aligned_barrier_stops_its_channel_and_overtakes_nothing() -> None:
 
 
 def test_an_unaligned_barrier_leaves_exactly_what_it_overtook_in_the_snapshot() -> None:
-    """In the producer's queue before its barrier (kept there), on the other channel until its barrier (kept by the
-    task), in the output.
+    """The snapshot has the data in the producer's queue before its barrier (kept there), on the other channel until its
+    barrier (kept by the task), and in the output.
     """
     with LocalNetwork() as network:
         task = Task(network)
@@ -244,7 +244,7 @@ def test_a_cancelled_checkpoint_is_passed_on() -> None:
 
 
 def test_local_channels_announce_nothing() -> None:
-    """Their producers time out by themselves; an announcement comes over the network only."""
+    """The producers of local channels time out by themselves; an announcement comes over the network only."""
     with LocalNetwork() as network:
         task = Task(network)
         task.barrier(0, timeoutable(1, task.clock.ms))

@@ -82,8 +82,8 @@ class Producer:
         return len(self.sent) < NUM_RECORDS
 
     def send(self, rng: random.Random) -> None:
-        """A new record or an earlier one, as it is or by its code: then nobody can read it who was not given the text
-        before.
+        """Send a new record or an earlier one, as it is or by its code, which a reader understands only with the
+        earlier text.
         """
         record = f"{self.number}:{len(self.sent)}:".ljust(rng.randrange(MAX_RECORD_BYTES), "x")
         if self.sent and rng.random() < 0.5:
@@ -146,7 +146,7 @@ class Consumer:
 
 
 class Rig:
-    """Producers, one task, and who reads its output."""
+    """Producers, one task, and a reader of its output."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ def _remote_partition(node: Node, number: int) -> ResultPartition:
 
 
 def play(rig: Rig, barrier: CheckpointBarrier, rng: random.Random) -> None:
-    """Everybody does something, in random order, until all was sent and the checkpoint is complete."""
+    """Let all parts act in random order, until all was sent and the checkpoint is complete."""
     waiting = list(rig.producers)  # to send their barrier
 
     def send() -> None:
@@ -349,7 +349,7 @@ def test_local_channels_in_many_orders(mode: BarrierMode, make: Barrier) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "make"), CASES, ids=NAMES)
 def test_remote_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, make: Barrier) -> None:
-    """Over TCP, seeds 0 to 19; the loops' threads add interleavings of their own."""
+    """The channels are over TCP, with seeds 0 to 19; the loops' threads add interleavings of their own."""
     play_all(remote_rig, mode, make, range(20))
 
 
@@ -358,7 +358,7 @@ def test_remote_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, 
 def test_runs_that_are_not_processed_are_in_flight(
     monkeypatch: pytest.MonkeyPatch, mode: BarrierMode, make: Barrier
 ) -> None:
-    """Over TCP, seeds 0 to 11: several buffers are polled at once, the task stops behind each one, and the checkpoint
+    """Several buffers are polled at once over TCP, seeds 0 to 11; the task stops behind each one, and the checkpoint
     finds the others.
     """
     num_left: list[int] = []

@@ -170,7 +170,7 @@ def test_nothing_is_processed_after_its_close(network: LocalNetwork) -> None:
 
 
 def test_recovered_elements_that_wait_are_in_flight_again(network: LocalNetwork) -> None:
-    """Until the head gets them."""
+    """Elements are in flight until the head gets them."""
     rig = Rig(network, 1)
     head = Head()
     processor = InputProcessor(rig.gates, head, "join (1/1)", slices=RecordSlices[int](lambda: 0))

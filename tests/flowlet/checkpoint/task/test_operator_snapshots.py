@@ -67,7 +67,7 @@ def test_state_is_a_value_or_made_later_and_comes_back() -> None:
 
 
 def test_state_of_another_version_is_refused() -> None:
-    """By name and with both versions; an operator that kept nothing has no version."""
+    """The error has the operator's name and both versions; an operator that kept nothing has no version."""
 
     class Newer(Noting):
         state_version = 2

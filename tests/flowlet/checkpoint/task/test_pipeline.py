@@ -143,7 +143,7 @@ def named(operator: StreamOperator, operator_id: bytes) -> StreamOperator:
 
 
 def start_timer(delay_s: float, call: Callable[[], None]) -> threading.Timer:
-    """By the real clock: barriers under load time out."""
+    """Start a timer of the real clock: barriers under load time out."""
     timer = threading.Timer(delay_s, call)
     timer.daemon = True
     timer.start()

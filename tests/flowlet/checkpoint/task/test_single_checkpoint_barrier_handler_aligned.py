@@ -278,7 +278,9 @@ def test_announcements_and_timeouts_mean_nothing_here() -> None:
 
 
 def test_a_refusal_is_declined_once() -> None:
-    """Also after the checkpoint was complete for the channels; one about an older checkpoint is ignored."""
+    """A refusal counts even after the checkpoint was complete for the channels; one about an older checkpoint is
+    ignored.
+    """
     gate = Gate(1)
     gate.barrier(0, aligned(1))
 

@@ -305,7 +305,7 @@ def test_a_late_barrier_is_a_timeout_without_a_timer() -> None:
 
 @pytest.mark.parametrize("last", [1, 2])
 def test_a_barrier_that_comes_too_late(last: int) -> None:
-    """Before the last one it makes the checkpoint unaligned; the last one itself ends alignment as usual."""
+    """A late barrier before the last one makes the checkpoint unaligned; the last one ends alignment as usual."""
     gate = alternating(3)
     for channel in range(last):
         gate.barrier(channel, timeoutable(1))
@@ -448,7 +448,7 @@ def test_an_announcement_of_a_newer_checkpoint_gives_the_older_one_up() -> None:
 
 
 def test_a_cancelled_announced_checkpoint_forgets_its_announcements() -> None:
-    """Else a later timeout would let a barrier overtake that is not there."""
+    """A later timeout would otherwise let a barrier overtake that is not there."""
     gate = alternating(2)
     gate.announce(0, timeoutable(1), 4)
     gate.cancel(1, 2)

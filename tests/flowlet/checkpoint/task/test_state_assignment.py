@@ -224,7 +224,7 @@ def test_what_an_earlier_flowlet_wrote_goes_to_the_back_end_which_takes_its_key_
 
 @given(num=st.integers(0, 40), widths=st.lists(WIDTHS, min_size=2, max_size=4), read=st.integers(0, 5))
 def test_what_is_left_of_a_collection_is_read_once(num: int, widths: list[int], read: int) -> None:
-    """Over several changes, with subtasks that had read everything."""
+    """The rest is read once over several changes, with subtasks that had read everything."""
     operator = SourceOperator(CollectionSource(range(num)))
     readers: list[Any] = [operator.source.create_reader(each, widths[0]) for each in range(widths[0])]
     positions: list[Any] = [reader.snapshot_position() for reader in readers]
@@ -280,7 +280,7 @@ class Silent(AsyncFunction):
 
 
 def test_records_in_flight_of_a_subtask_stay_together() -> None:
-    """Without the watermarks between them."""
+    """The watermarks between the records are left out."""
     operator = AsyncWaitOperator(Silent(), timeout_ms=1, capacity=9, is_ordered=True)
     chunks = [Chunk([number]) for number in range(4)]
     states = [[chunks[0], Watermark(7), chunks[1]], None, [chunks[2]], [chunks[3]]]
@@ -297,7 +297,7 @@ class Plain(Source):
 
 @pytest.mark.parametrize("finished", [frozenset[int](), frozenset({1})])
 def test_a_source_that_cannot_divide_its_positions_says_so(finished: frozenset[int]) -> None:
-    """Also if some of its subtasks had ended: they must not begin anew."""
+    """Subtasks that had ended must not begin anew."""
     operator = SourceOperator(Plain(), name="plain")
 
     with pytest.raises(StateRestoreError, match=r"'plain' .* set its parallelism to 2"):
@@ -305,7 +305,7 @@ def test_a_source_that_cannot_divide_its_positions_says_so(finished: frozenset[i
 
 
 def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
-    """By name."""
+    """The error has the operator's name."""
     state = state_of({1, 2})
     assert isinstance(state.keyed, KeyedStateSnapshot)
 
@@ -335,7 +335,7 @@ def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
 
 
 def test_an_operator_is_found_in_the_vertex_that_it_had() -> None:
-    """Operators of several vertices may be chained now; what nobody has begins anew."""
+    """Operators of several vertices may be chained now; an operator without former state begins anew."""
     operators = {"a": SUM, "b": SUM, "new": SUM}
     states = {0: {"b": state_of({2})}, 1: {"c": state_of({3})}}
 

@@ -140,8 +140,8 @@ def test_a_class_named_across_two_pieces_of_a_pickle_is_found(monkeypatch: pytes
 
 
 def test_modules_are_imported_one_task_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads that enter a circle of imports at different places would fail: all take the lock of whoever imports
-    for a job.
+    """Two threads that enter a circle of imports at different places would fail, so all take the lock of imports for a
+    job.
     """
     content = encode_state(state_of(Point(1, [])))
     lock = CountingLock()

@@ -92,7 +92,7 @@ class Fixture:
 
 
 def test_the_barrier_goes_out_before_the_snapshot_is_taken() -> None:
-    """And after the operators' last chance to emit; nothing is acknowledged before the asynchronous part has run."""
+    """The barrier follows the operators' last chance to emit; the acknowledgement follows the asynchronous part."""
     fixture = Fixture()
 
     fixture.take(aligned(1, 5))
@@ -305,7 +305,7 @@ def test_an_older_checkpoint_is_not_taken() -> None:
 
 
 def test_the_inputs_give_a_checkpoint_up() -> None:
-    """Declined, and the tasks behind are told; its late barrier finds it done."""
+    """The checkpoint is declined, and the tasks behind are told; its late barrier finds it done."""
     fixture = Fixture()
     fixture.take(unaligned(1))
     error = CheckpointError(1, REASON.CANCELLATION_BARRIER)
@@ -351,7 +351,7 @@ def test_a_failing_asynchronous_part_is_declined(error: BaseException) -> None:
 
 
 def test_a_task_that_ends_declines_nothing() -> None:
-    """TestFailingAsyncCheckpointRunnable when not running: nobody wants to know."""
+    """TestFailingAsyncCheckpointRunnable when not running: no answer is wanted."""
     fixture = Fixture()
     fixture.chain.async_error = RuntimeError("no disk")
     fixture.take(aligned(1))
@@ -418,7 +418,7 @@ def test_nothing_keeps_the_state_of_an_ended_checkpoint(end: str) -> None:
 
 
 def test_closed_operators_decline() -> None:
-    """testCheckpointDeclinedWhenTaskClosing: the barrier is out already, so that nobody waits."""
+    """testCheckpointDeclinedWhenTaskClosing: the barrier is out already, so that no consumer waits."""
     fixture = Fixture()
     fixture.chain.is_closed = lambda: True
 
@@ -452,7 +452,7 @@ def test_notifications_reach_the_operators_once() -> None:
 
 
 def test_the_close_cancels_what_is_under_way() -> None:
-    """testSnapshotAfterClose: and what is begun later."""
+    """testSnapshotAfterClose: later checkpoints are cancelled, too."""
     fixture = Fixture()
     fixture.take(aligned(1))
 

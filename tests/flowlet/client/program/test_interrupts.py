@@ -87,7 +87,7 @@ def ctrl_c_everywhere(
 
 
 def assert_answers(client: ClusterClient) -> None:
-    """On another thread, so that a stopped loop fails the test."""
+    """Ask on another thread, so that a stopped loop fails the test."""
     answered = threading.Event()
 
     def ask() -> None:
@@ -107,9 +107,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.mark.slow
 def test_a_call_can_be_interrupted_anywhere_and_the_loop_goes_on(cluster: EmbeddedCluster) -> None:
-    """Such an interrupt left a future's lock taken; the loop waited for it for ever, and so did ``close``.
+    """An interrupt once left a future's lock taken; the loop waited for it for ever, and so did ``close``.
 
-    Nor is a coroutine left that was made and never run: that is a warning on the user's terminal.
+    No coroutine is left that was made and never run, which is a warning on the user's terminal.
     """
     num_places = ctrl_c_everywhere(lambda: cluster.call(JobManagerApi.overview), lambda: assert_answers(cluster))
 
@@ -141,7 +141,7 @@ def _submitted(cluster: EmbeddedCluster) -> tuple[RunningJob, str]:
 
 @pytest.mark.slow
 def test_closing_can_be_interrupted_anywhere_and_still_ends_everything() -> None:
-    """Deferred to the end of ``close``: what was begun is brought to its end."""
+    """The interrupt is deferred to the end of ``close``, which completes what was begun."""
     for number in (1, 2, 3, 5, 10, 20, 40, 80):
         job = execute(endless()[0], _InProcess())
 
@@ -153,7 +153,7 @@ def test_closing_can_be_interrupted_anywhere_and_still_ends_everything() -> None
 
 @pytest.mark.slow
 def test_submitting_can_be_interrupted_anywhere_and_no_job_runs_on(cluster: EmbeddedCluster) -> None:
-    """On a cluster that outlives the program: it may have taken a job whose client has not heard of it yet."""
+    """A cluster that outlives the program may have taken a job whose client has not heard of it yet."""
     target = RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
 
     submitted: list[RunningJob] = []
@@ -328,8 +328,8 @@ def test_a_latch_opens_once_and_stays_open() -> None:
 
 @pytest.mark.slow
 def test_a_signal_that_does_not_interrupt_the_wait_is_heard_all_the_same() -> None:
-    """One that came a moment before the wait began, or that another thread got, wakes nobody: a program hung after
-    Ctrl-C.
+    """A signal that came a moment before the wait began, or that another thread got, wakes no thread: a program hung
+    after Ctrl-C.
     """
     latch, is_over = Latch(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Whose frames are whose, what an uncaught error of ours looks like, and which interrupts are one line."""
+"""The owners of frames, the form of an uncaught error of ours, and the interrupts that are one line."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def traceback_of(error: BaseException) -> TracebackType:
 
 
 def test_a_traceback_begins_with_the_users_frame() -> None:
-    """Here of a function that the standard library calls; what the user's frame calls stays."""
+    """The user's frame may be called by the standard library, and the frames that it calls stay."""
 
     def refuse(_: object) -> None:
         Latch().wait("no number")  # type: ignore[arg-type]  # it raises
