@@ -88,7 +88,7 @@ class CountedCall(AsyncFunction[int, int]):
 
 
 def user_metrics(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By operator and name."""
+    """Return the users' metrics of a job's document, by operator and name."""
     operators = [
         each
         for vertex in document["vertices"]
@@ -195,7 +195,7 @@ class ReadsCached(MapFunction):
 
 
 def test_a_cached_file_is_read_where_the_function_runs(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
-    """Under the name that the program gave it, in a copy."""
+    """The function reads a copy of the file, under the name that the program gave it."""
     (tmp_path / "file.txt").write_text("hello", encoding="utf-8")
     environment.register_cached_file(str(tmp_path / "file.txt"), "greeting")
 

@@ -760,9 +760,9 @@ def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: s
 
 @PARALLELISM
 def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, programs: Programs) -> None:
-    """From the generator that a process shares.
+    """Subtasks draw from the generator that a process shares.
 
-    Of one that is copied to all subtasks with its state the program is warned.
+    The program is warned of a generator that is copied to all subtasks with its state.
     """
     shared, own = lines_of(programs, _SHARED, parallelism)[-2:]
 
@@ -833,7 +833,9 @@ with stream.execute_and_collect() as results:
 def test_a_module_may_execute_a_job_while_it_is_imported(
     module: str, parallelism: str, programs: Programs, tmp_path: Path
 ) -> None:
-    """Its tasks do not import it: in the program's process they would wait for its end, in others execute it again."""
+    """Tasks do not import such a module: in the program's process they would wait for its end, in others execute it
+    again.
+    """
     (tmp_path / module).parent.mkdir(exist_ok=True)
     if module == "pipeline/steps.py":
         (tmp_path / "pipeline/__init__.py").write_text("import pipeline.steps\n")

@@ -62,7 +62,7 @@ def surviving(folder: Path) -> StreamExecutionEnvironment:
 
 
 def test_a_bounded_job_does_not_wait_for_the_next_interval(tmp_path: Path) -> None:
-    """Its last checkpoint is triggered when all tasks wait for it, not after an hour."""
+    """The last checkpoint of the job is triggered when all tasks wait for it, not after an hour."""
     env = surviving(tmp_path).enable_checkpointing(3_600_000)
 
     assert sorted(ran(env.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value))) == [
@@ -293,7 +293,7 @@ class Restored(MapFunction, CheckpointedFunction):
 
 
 def test_initialize_state_comes_before_open_and_gives_keyed_state_too() -> None:
-    """Also in a job without checkpoints."""
+    """The order holds in a job without checkpoints, too."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
 
     results = ran(env.from_collection(["a", "b", "a"]).key_by(str).map(Restored()))
@@ -404,7 +404,7 @@ class Listens(KeyedProcessFunction, CheckpointListener):
 
 
 def test_functions_hear_of_complete_checkpoints(tmp_path: Path) -> None:
-    """In rising order, each once; the source goes on only when one is complete."""
+    """A function hears of checkpoints in rising order, of each once; the source goes on only when one is complete."""
     env = surviving(tmp_path)
 
     results = ran(env.add_source(Numbers(fails=False)).key_by(lambda number: 0).process(Listens()))

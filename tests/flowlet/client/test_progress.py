@@ -333,7 +333,7 @@ def test_a_row_follows_the_size_of_the_terminal_and_is_cut_to_it() -> None:
 
 
 def test_a_program_that_reads_key_by_key_has_the_screen_to_itself() -> None:
-    """Such as the pager in ``program | less``."""
+    """The pager in ``program | less`` is such a program."""
     with opened() as (terminal, theirs):
         attributes = termios.tcgetattr(theirs)
         attributes[3] &= ~termios.ICANON

@@ -69,7 +69,7 @@ def test_files_that_need_processes_do_not_go_with_a_cluster_in_this_one(
 
 @pytest.mark.slow  # starts a cluster of processes
 def test_tasks_run_with_the_interpreter(tmp_path: Path) -> None:
-    """Even at parallelism 1, where a job would stay in this process."""
+    """A job at parallelism 1 would otherwise stay in this process."""
     environment = StreamExecutionEnvironment().set_parallelism(1)
     environment.set_python_executable(program(tmp_path, f'OWN_PYTHON=1 exec {sys.executable} "$@"'))
 

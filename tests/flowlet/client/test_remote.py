@@ -31,13 +31,13 @@ def client(cluster: SharedCluster) -> Iterator[ClusterClient]:
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    """At once, not after the first job was prepared."""
+    """The error is raised at once, not after the first job was prepared."""
     with pytest.raises(RpcConnectError, match=r"JobManager 127\.0\.0\.1:1: Connection refused"):
         RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
 
 
 def test_a_client_whose_loop_does_not_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that stands still, the client's thread ends, and no connection is made that would stay open."""
+    """The client's thread ends on a machine that stands still, and no connection is made that would stay open."""
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
@@ -184,7 +184,7 @@ def test_a_closed_client_says_so(client: ClusterClient) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_leaves_its_parents_client_alone(client: ClusterClient) -> None:
-    """Its loop does not run there: a call would wait for ever, and ``close`` at exit for fifteen seconds."""
+    """The client's loop does not run in a child: a call would wait for ever, ``close`` at exit for fifteen seconds."""
     child = os.fork()
     if not child:
         signal.alarm(int(PATIENCE_S))

@@ -98,7 +98,7 @@ def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
 
 
 def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
-    """And hands out the rest, if the news of the checkpoint had not come yet."""
+    """The other records are handed out, even if the news of the checkpoint had not come yet."""
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
     handed_out(
@@ -194,7 +194,7 @@ def test_a_restart_from_an_older_checkpoint_than_results_were_handed_out_for_is_
 
 
 def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behind_it() -> None:
-    """And from then on results wait for their checkpoints again."""
+    """Results wait for their checkpoints again from then on."""
     buffer = ResultBuffer(1, Guarantee.UNLESS_FALLEN_BACK)
 
     before = handed_out(

@@ -81,7 +81,7 @@ def test_a_checkpoint_of_a_later_run_is_told_after_that_run() -> None:
 
 
 def test_a_job_that_is_being_cancelled_is_not_asked_again_and_again() -> None:
-    """Its state is no news; the next answer is its end."""
+    """The state of the job is no news; the next answer is its end."""
     told, asked = followed(JobProgress(0, "CANCELLING", -1), JobEndedError("CANCELED"))
 
     assert told == []

@@ -143,7 +143,7 @@ def test_a_lost_task_manager_fails_the_job_by_name() -> None:
 
 
 def test_a_job_that_is_too_wide_for_the_cluster_waits_for_more(cluster: SharedCluster) -> None:
-    """Until the JobManager's own timeout; the client sees it as created."""
+    """The job waits until the JobManager's own timeout; the client sees it as created."""
     wide = vertex("wide", source(range(100)), DiscardSink(), parallelism=3)
     job = cluster.execute(JobGraph("wide", vertices=[wide]))
 
@@ -186,7 +186,7 @@ def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"
 
 
 def test_a_failure_without_a_task_is_its_message() -> None:
-    """Such as one that the JobManager itself found."""
+    """The JobManager itself may have found the failure, for example."""
     text = describe_end(document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"))
 
     assert text == "job 'j' failed: job needs 4 slots, the cluster has 2"
@@ -229,7 +229,7 @@ def test_tasks_that_do_not_end_are_named() -> None:
 
 
 def test_where_a_task_stands_that_does_not_end_is_shown() -> None:
-    """Also of a job that was cancelled, for the person who waits."""
+    """A person who waits for a cancelled job sees it, too."""
     cancelled = document("CANCELLING", task_states=("CANCELED", "CANCELING"))
     cancelled["vertices"][0]["subtasks"][1]["stuck"] = {
         "waited-ms": 1_400,

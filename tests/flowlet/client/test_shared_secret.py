@@ -46,8 +46,8 @@ KEPT = {
 def test_a_job_shares_it_if_somebody_else_may_read_its_state(
     options: dict[str, str], is_shared: bool, is_needed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a home only a job whose state stays is refused: any other job might take a savepoint, which nobody could
-    read.
+    """Only a job whose state stays is refused without a home: any other job might take a savepoint, which no program
+    could read.
     """
     graph = graph_of(options)
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))

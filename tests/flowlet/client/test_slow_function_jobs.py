@@ -184,7 +184,7 @@ class Generates:
 
 
 def test_results_of_a_generator_arrive_while_it_runs(environment: StreamExecutionEnvironment) -> None:
-    """Within the buffer timeout, not when it has ended."""
+    """Results arrive within the buffer timeout, not when the generator has ended."""
     Generates.has_arrived, Generates.num_yielded = threading.Event(), 0
     numbers = environment.from_collection([1_500], Types.LONG()).flat_map(Generates.flat_map, Types.LONG())
 
@@ -263,7 +263,9 @@ class SeesWatermarks(KeyedProcessFunction):
 def test_a_watermark_generator_that_asks_the_clock_is_asked_between_records(
     environment: StreamExecutionEnvironment,
 ) -> None:
-    """In the middle of a chunk, inside a chain; what it says holds for the records behind it alone."""
+    """The generator is asked in the middle of a chunk, inside a chain; its answer holds for the records behind it
+    alone.
+    """
     SeesWatermarks.has_seen = threading.Event()
     environment.get_config().set_auto_watermark_interval(1)
     strategy = WatermarkStrategy.for_generator(Clocked).with_timestamp_assigner(ValueIsTime())

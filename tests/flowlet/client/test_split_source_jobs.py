@@ -142,7 +142,7 @@ class Endless(SplitSource):
 
 
 def test_a_split_without_records_becomes_idle_by_itself(stage: str) -> None:
-    """Then the watermark follows the other one."""
+    """The watermark follows the other split then."""
     environment = environment_of(1)
     strategy = monotonous().with_idleness(Duration.of_millis(20))
     pairs = environment.from_source(Endless(stage), strategy, "splits")
@@ -238,7 +238,7 @@ class HeldRanges(Ranges):
 
 
 class FailsOnce(MapFunction):
-    """At the last number."""
+    """Fails once, at the last number."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._is_first = runtime_context.get_attempt_number() == 0

@@ -81,7 +81,9 @@ _OFTEN: Mapping[str, str] = {"spawn": "12", "fork": "2", "text": "2", "module": 
     ],
 )
 def test_a_program_runs_however_it_was_started(start: str, parallelism: str, programs: Programs) -> None:
-    """Also in a process that multiprocessing started, where the main module has another name, and by runpy."""
+    """The program may also be started by runpy, or in a process of multiprocessing, where the main module has another
+    name.
+    """
     arguments, text = _STARTS[start]
     if start == "runpy":
         # __main__ is another module.

@@ -123,7 +123,7 @@ class Largest(ReduceFunction):
 
 @given(lines=st.lists(st.text(alphabet="ab ", max_size=8)))
 def test_a_word_count_counts_words(lines: list[str]) -> None:
-    """For every text: the final counts are Counter's, and the running ones are all counts on the way there."""
+    """The final counts of every text are Counter's, and the running ones are all counts on the way there."""
 
     def count(env: StreamExecutionEnvironment) -> DataStream:
         words = env.from_collection(lines).flat_map(str.split)

@@ -135,7 +135,7 @@ def test_a_mistake_is_shown_with_the_users_line_first_and_one_message(
 
 
 def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the three errors of the libraries that lead to it."""
+    """The message stands for the three errors of libraries that lead to it."""
     monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:1")
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
     load_or_create_secret()
@@ -153,7 +153,7 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_a_cluster_that_is_lost_is_one_line(tmp_path: Path) -> None:
-    """While the job waits for slots or runs: no line of the program is wrong."""
+    """The cluster may be lost while the job waits for slots or runs: no line of the program is wrong."""
     secret_file = tmp_path / "secret"
     with running(
         "-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error"
@@ -224,7 +224,7 @@ def test_a_gate_without_a_jobmanager_is_one_line(address: str, reason: str, tmp_
 
 @pytest.mark.slow
 def test_all_frames_are_shown_on_request(tmp_path: Path) -> None:
-    """For who debugs flowlet itself."""
+    """A developer of flowlet itself needs them."""
     (tmp_path / "program.py").write_text(_BUILDING + "stream.map(3)\n")
 
     with running(str(tmp_path / "program.py"), environment={"FLOWLET_TRACEBACK": "full"}) as program:

@@ -1,4 +1,4 @@
-"""Whole jobs with windows, from the program to the results."""
+"""Jobs with windows as a whole, from the program to the results."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

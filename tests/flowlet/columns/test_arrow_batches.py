@@ -65,7 +65,7 @@ def test_every_representation_becomes_the_declared_type(column: Any) -> None:
 
 
 def test_a_dictionary_is_decoded_where_plain_values_are_declared() -> None:
-    """In Arrow: by way of Python objects it took 1,500 ns per value."""
+    """Arrow decodes the dictionary: by way of Python objects it took 1,500 ns per value."""
     array = pa.array(["a", None, "a"]).dictionary_encode()
 
     assert array_of_column(ArrowColumn(array), pa.field("k", pa.string())).equals(pa.array(["a", None, "a"]))

@@ -18,8 +18,8 @@ def test_codes_stand_for_their_names_however_the_names_came() -> None:
 
 
 def test_names_that_come_one_by_one_are_not_copied_each_time() -> None:
-    """With a million keys, and a few new ones in each chunk, a copy of all names per chunk cost more than everything
-    else.
+    """A copy of all names per chunk cost more than everything else with a million keys and a few new ones in each
+    chunk.
     """
     table = NameTable()
     arrays = set()

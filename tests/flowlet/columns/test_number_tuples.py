@@ -23,7 +23,7 @@ def tuples_of(kinds: list[st.SearchStrategy[Any]], *, max_size: int = 80) -> st.
 
 @given(tuples_of(NUMBERS) | tuples_of([*NUMBERS, st.booleans(), ANY_ATOM]) | st.lists(NESTED, min_size=1, max_size=5))
 def test_columns_stand_for_exactly_the_tuples(records: list[Any]) -> None:
-    """With their types, signs and bits; anything else is refused."""
+    """Columns keep types, signs and bits; any other records are refused."""
     columns = try_number_columns(records)
 
     is_known = all(
@@ -81,7 +81,7 @@ ODD: list[Any] = [
 )
 @pytest.mark.parametrize("place", [0, 1, 40, 99])
 def test_one_odd_record_is_enough_to_refuse(odd: Any, place: int) -> None:
-    """Wherever it is."""
+    """The odd record may be anywhere."""
     records: list[Any] = [(number, number) for number in range(100)]
     records[place] = odd
 

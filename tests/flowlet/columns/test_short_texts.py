@@ -28,7 +28,7 @@ def test_texts_come_back(texts: list[str]) -> None:
 
 @given(st.lists(st.tuples(SHORT, SHORT), min_size=1, max_size=20))
 def test_texts_differ_where_their_bytes_do(pairs: list[tuple[str, str]]) -> None:
-    """In either half."""
+    """The difference may be in either half."""
     is_other = differ(heads_of([one for one, _ in pairs]), heads_of([other for _, other in pairs]))
 
     assert is_other.tolist() == [one != other for one, other in pairs]
@@ -48,7 +48,7 @@ def test_texts_without_a_nul_are_short_texts(texts: list[str]) -> None:
 @pytest.mark.parametrize("odd", ["longer than sixteen", "x" * 17, "é", "水", "\0", "a\0", "\0a", "a\0b"])
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_one_other_text_and_there_are_no_short_texts(odd: str, position: int) -> None:
-    """At any position, also where the others leave room for it."""
+    """The other text may be at any position, and the others may leave room for it."""
     texts = ["", "a"]
     texts.insert(position, odd)
 

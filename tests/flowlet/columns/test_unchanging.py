@@ -90,7 +90,7 @@ class Pairs(tuple[Any, ...]):
 
 
 class PointWithMore(Point):
-    """Has a dictionary of its own."""
+    """A point with a dictionary of its own."""
 
 
 class FrozenList(list[int]):
@@ -139,7 +139,7 @@ CAN_CHANGE: list[Any] = [
 
 @pytest.mark.parametrize("value", CANNOT_CHANGE, ids=stable_repr)
 def test_what_cannot_change_is_known(value: Any) -> None:
-    """By itself and in any company."""
+    """A value is known alone and in any company."""
     assert is_unchanging(value)
     assert are_unchanging([value])
     assert are_unchanging([1, value, ("a", 2), value])
@@ -148,7 +148,7 @@ def test_what_cannot_change_is_known(value: Any) -> None:
 
 @pytest.mark.parametrize("value", CAN_CHANGE, ids=stable_repr)
 def test_what_can_change_is_found_wherever_it_is(value: Any) -> None:
-    """Among others and inside of others; a subclass may do anything, and so can change."""
+    """The value may be among others or inside of others; a subclass may do anything, and so can change."""
     assert not is_unchanging(value)
     assert not are_unchanging([1, value])
     assert not are_unchanging([(1, "a"), (2, value)])
@@ -176,7 +176,7 @@ def test_no_list_at_all_cannot_change() -> None:
 
 
 def test_what_is_nested_too_deep_counts_as_changing() -> None:
-    """So that no stack overflows; at 20 levels it does not."""
+    """The limit keeps the stack from overflowing; 20 levels are allowed."""
     value: Any = 1
     for _ in range(20):
         value = (value,)
@@ -233,7 +233,7 @@ def coded(*names: Any) -> CodedColumn:
     ids=stable_repr,
 )
 def test_columns_tell_whether_their_values_can_change(column: Column, expected: bool) -> None:
-    """Whatever records they are fields of."""
+    """The answer does not depend on the records of which the columns are fields."""
     for shape, names in ((Shape.SCALAR, ()), (Shape.TUPLE, ()), (Shape.ROW, ("a",))):
         assert Columns(2, (column,), shape, names).is_unchanging() is expected
 

@@ -105,7 +105,7 @@ def test_a_name_of_an_earlier_pyflink_says_what_to_call_now(make: Callable[[], A
 
 
 def test_python_can_add_the_nearest_name_of_a_slip() -> None:
-    """Its ``Did you mean`` needs the object and the name in the error."""
+    """Python's ``Did you mean`` needs the object and the name in the error."""
     owner = environment()
 
     with pytest.raises(AttributeError) as raised:

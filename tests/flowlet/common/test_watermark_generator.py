@@ -59,7 +59,7 @@ class PerEvent(WatermarkGenerator):
 
 
 def test_the_watermark_before_any_record_is_the_smallest_there_is() -> None:
-    """And not one that wrapped around."""
+    """The watermark has not wrapped around."""
     assert periodic(BoundedOutOfOrdernessWatermarks(10)) == [MIN_TIMESTAMP]
     assert periodic(BoundedOutOfOrdernessWatermarks(0)) == [MIN_TIMESTAMP]
 
@@ -140,7 +140,7 @@ def test_a_stream_is_idle_once_the_timeout_has_passed_since_a_look_that_found_no
 
 
 def test_time_passes_only_from_the_first_look_without_a_record() -> None:
-    """However long ago the last record came."""
+    """The last record may be long ago."""
     generator, clock = with_idleness(100)
     generator.on_largest_timestamp(5)
 

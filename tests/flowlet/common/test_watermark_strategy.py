@@ -105,7 +105,7 @@ def test_alignment_may_be_updated_at_another_interval() -> None:
     ],
 )
 def test_a_strategy_can_be_sent_to_a_task(strategy: WatermarkStrategy) -> None:
-    """By the plainest pickler, with all that belongs to it."""
+    """A strategy travels by the plainest pickler, with all that belongs to it."""
     copy = pickle.loads(pickle.dumps(strategy))
 
     assert repr(copy) == repr(strategy)

@@ -204,7 +204,7 @@ def polled(reader: BlockingSourceReader, at_least: int) -> list[tuple[int, int |
 @settings(max_examples=30)  # each starts threads
 @given(end=st.integers(0, 30), step=st.integers(0, 5), stops=st.lists(st.integers(1, 12), max_size=3))
 def test_a_function_that_is_replayed_goes_on_behind_the_checkpoint(end: int, step: int, stops: list[int]) -> None:
-    """Wherever its last mark was, and if there was none; after several restarts."""
+    """The function's last mark may be anywhere, or missing, and there may be several restarts."""
     reader, found = BlockingSourceReader(Replayed(end, step), "source"), []
     for num_records in stops:
         found += polled(reader, num_records)

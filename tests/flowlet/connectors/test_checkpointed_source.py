@@ -55,7 +55,7 @@ def snapshot_count(ctx: OperatorContext) -> int:
 
 
 def test_each_snapshot_counts_exactly_what_was_emitted_in_front_of_it() -> None:
-    """While the function goes on in a tight loop, and waits for room inside its block."""
+    """The function goes on in a tight loop meanwhile, and waits for room inside its block."""
     function = Counts()
     ctx, reader = context(), BlockingSourceReader(function, "source")
     reader.setup(ctx)
@@ -92,7 +92,7 @@ def test_a_snapshot_does_not_wait_for_room() -> None:
 
 
 def test_a_reader_that_is_closed_lets_its_function_end() -> None:
-    """Even between the barrier and the snapshot, when the task fails there."""
+    """The task may fail between the barrier and the snapshot."""
     function = Counts()
     ctx, reader = context(), BlockingSourceReader(function, "source")
     reader.setup(ctx)
@@ -121,7 +121,7 @@ def test_a_function_without_states_is_not_held() -> None:
 
 
 def test_nobody_gets_the_lock_that_the_task_holds() -> None:
-    """So a function in a tight loop cannot keep it from the task."""
+    """A function in a tight loop cannot keep the lock from the task."""
     lock, order = CheckpointLock(threading.Condition()), []
 
     def function() -> None:

@@ -101,7 +101,7 @@ def test_only_so_many_splits_are_open_at_once() -> None:
 
 
 def test_the_next_split_is_asked_for_when_one_has_ended() -> None:
-    """Although the split had as many records as fit chunks, so that its last poll gave none."""
+    """The split had as many records as fit chunks, so that its last poll gave none."""
     driver = Driver(Lists({name: [name] * 1_000 for name in "ab"}, max_open_splits=1))
     polled = [driver.poll(), driver.poll()]
 

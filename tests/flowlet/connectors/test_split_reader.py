@@ -100,7 +100,9 @@ def test_what_may_be_expected_is_what_came_and_a_share_of_the_rest() -> None:
 
 @given(st.lists(st.sampled_from(["take", "answer", "last answer"]), max_size=40))
 def test_a_reader_that_waits_is_woken_by_the_next_answer(steps: list[str]) -> None:
-    """In any order: who gets nothing has a future that the next answer completes, and a question is open for it."""
+    """A reader that gets no split has a future that the next answer completes, and a question is open for it, in any
+    order of steps.
+    """
     stock = Stock()
     num_answers, future = 0, None
     for step in steps:

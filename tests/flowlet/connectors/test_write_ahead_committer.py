@@ -118,9 +118,7 @@ def test_a_target_that_stays_away_fails_the_job() -> None:
 
 
 def test_two_subtasks_that_share_a_writer_commit_in_its_order() -> None:
-    """After a change of the parallelism; the later transaction must not set a marker before the earlier one is in the
-    target.
-    """
+    """The parallelism has changed; no later transaction may set a marker before the earlier one is in the target."""
     target, later, earlier = Memory(), request(1), request(0)
     first, second = committer(target), committer(target)
 
@@ -147,7 +145,7 @@ def test_a_predecessor_that_never_comes_fails_the_job() -> None:
 
 
 def test_rows_older_than_all_markers_are_refused() -> None:
-    """Their marker may have been there and be removed."""
+    """The marker of such rows may have been there and be removed."""
     target, old = Memory(), request(0, prepared_ms=969 * DAY_MS)
 
     with pytest.raises(FlowletError, match="prepared 31 days ago, and the target keeps markers for 30 days"):

@@ -40,7 +40,7 @@ async def lookup(value: int) -> list[int]:
 
 
 class NotStartedError(FlowletError):
-    """Instead of running a job."""
+    """Raised instead of running a job."""
 
 
 def stream() -> tuple[DataStream, Callable[[], StreamGraph]]:

@@ -62,7 +62,7 @@ def test_without_them_a_job_takes_no_checkpoints() -> None:
 
 
 def test_enabled_checkpoints_travel_with_the_job() -> None:
-    """Into a directory of the user's, because the cluster is on this machine."""
+    """The cluster is on this machine, so checkpoints go into a directory of the user's."""
     settings = settings_of(lambda environment: environment.enable_checkpointing(1500, CheckpointingMode.AT_LEAST_ONCE))
 
     directory = f"{tempfile.gettempdir()}/flowlet-checkpoints-{os.getuid()}"

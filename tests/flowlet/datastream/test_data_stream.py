@@ -33,7 +33,7 @@ class Passing(ProcessFunction):
 
 
 class NotStartedError(FlowletError):
-    """Instead of running a job."""
+    """Raised instead of running a job."""
 
 
 class Captured:

@@ -71,7 +71,7 @@ def test_a_sink_without_a_constructor_takes_no_arguments() -> None:
 
 
 def test_base_classes_that_are_generic_in_pyflink_are_so_here() -> None:
-    """And without brackets they take any records."""
+    """A base class without brackets takes any records."""
     for kind, types in (
         (AsyncFunction, (int, str)),
         (AsyncRetryStrategy, (int,)),

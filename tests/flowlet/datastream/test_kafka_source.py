@@ -26,7 +26,7 @@ def builder() -> KafkaSourceBuilder:
 
 
 def test_the_defaults_are_those_of_flink_but_for_offsets_that_are_not_there() -> None:
-    """From the beginning, committed records only, new partitions every five minutes."""
+    """A source reads from the beginning, committed records only, and looks for new partitions every five minutes."""
     source = builder().set_group_id("g").build()
 
     assert source.topics.start == OffsetRule(OffsetKind.EARLIEST)

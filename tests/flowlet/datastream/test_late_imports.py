@@ -75,7 +75,7 @@ def test_windows_of_columns_are_built_without_pandas() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_local_job_runs_without_http_and_structlog(parallelism: int) -> None:
-    """In the program; its TaskManagers have what they need from the process from which they are forked."""
+    """The program imports neither; its TaskManagers have what they need from the process from which they are forked."""
     run = (
         "from flowlet.datastream import StreamExecutionEnvironment\n"
         "env = StreamExecutionEnvironment.get_execution_environment()\n"

@@ -48,7 +48,7 @@ def test_a_sequence_runs_in_all_subtasks(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_generator_has_the_type_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a rate that the test does not feel; a single subtask gives its records in order."""
+    """The rate is too high for the test to feel; a single subtask gives its records in order."""
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     source = DataGeneratorSource(str, 20, RateLimiterStrategy.per_second(100_000), Types.STRING())

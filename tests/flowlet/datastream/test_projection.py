@@ -31,7 +31,7 @@ def test_the_fields_come_in_the_order_of_the_positions(environment: StreamExecut
 
 
 def test_one_field_is_a_tuple_too(environment: StreamExecutionEnvironment) -> None:
-    """Also of a keyed stream, which keeps nothing of its keys."""
+    """The projection of a keyed stream keeps nothing of its keys."""
     stream = environment.from_collection([("a", 1, 0.5)], PAIRS).key_by(lambda pair: pair[0])
 
     assert list(stream.project(1).execute_and_collect()) == [(1,)]

@@ -66,8 +66,8 @@ class TaskManagerLost(msgspec.Struct, frozen=True):
 
 
 class GlobalFailure(msgspec.Struct, frozen=True):
-    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state
-    can be restored.
+    """A failure outside of tasks: the splits of a source cannot be found, too many checkpoints failed, no state can be
+    restored.
     """
 
     failure: FailureInfo

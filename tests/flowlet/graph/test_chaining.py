@@ -116,7 +116,7 @@ def keyed_pair(**second: Any) -> list[str]:
 
 
 def test_a_key_by_between_single_subtasks_is_inside_a_vertex() -> None:
-    """There is nothing to exchange; the edge in the chain still knows the selector."""
+    """Single subtasks exchange no records; the edge in the chain still knows the selector."""
     graph = job_graph(mapped("C", mapped("B", partitioned(mapped("A", source()), KeyGroups(len)))))
 
     assert names(graph) == ["Source: S -> A -> B -> C"]
@@ -152,7 +152,7 @@ def test_a_key_by_begins_a_vertex_with_unaligned_checkpoints() -> None:
     ids=str,
 )
 def test_a_key_by_begins_a_vertex_wherever_it_exchanges_or_something_forbids_the_chain(second: dict[str, Any]) -> None:
-    """And so does any other exchange, of single subtasks, too."""
+    """Any other exchange begins a vertex, too, even one between single subtasks."""
     assert keyed_pair(**second) == ["Source: S -> A", "B"]
 
 
@@ -196,7 +196,7 @@ def tasks_of_windows(key: Callable[[StreamExecutionEnvironment], KeyedStream], t
 
 
 class NotStartedError(FlowletError):
-    """Instead of running a job."""
+    """Raised instead of running a job."""
 
 
 def of_records(environment: StreamExecutionEnvironment) -> KeyedStream:

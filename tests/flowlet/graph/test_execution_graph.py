@@ -85,7 +85,7 @@ STATUSES = [
 
 
 def orders(effects: list[Effect]) -> list[Effect]:
-    """The effects that somebody else must carry out."""
+    """Return the effects that other parts must carry out."""
     return [effect for effect in effects if isinstance(effect, Deploy | SendMessage | ReleaseSlots)]
 
 
@@ -99,7 +99,7 @@ def states(graph: ExecutionGraph) -> list[ExecutionState]:
 
 class TestDeploying:
     def test_all_tasks_are_deployed_at_once_each_to_its_place(self) -> None:
-        """In the order of the vertices; nothing else is ordered."""
+        """The tasks are deployed in the order of the vertices, and no other order is given."""
         graph = waiting_graph()
 
         effects = handle(graph, SlotsAllocated(PLACES), 200)
@@ -217,7 +217,7 @@ class TestFailing:
         assert states(graph) == [ExecutionState.FAILED, ExecutionState.CANCELING, ExecutionState.FINISHED]
 
     def test_the_job_has_failed_once_all_tasks_have_ended(self) -> None:
-        """However they end: one of them may have finished before the cancel came."""
+        """The tasks may end in any way: one of them may have finished before the cancel came."""
         graph = graph_in(JobStatus.FAILING)
 
         first = handle(graph, reported(B, ExecutionState.FINISHED), 200)
@@ -408,8 +408,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 @given(st.lists(EVENTS, max_size=30), st.booleans())
 def test_laws_of_every_schedule(events: list[Event], starts: bool) -> None:
-    """At most one Deploy and one Cancel per attempt, Cancel only after Deploy, slots released once and last, terminal
-    for ever.
+    """An attempt gets at most one Deploy and one Cancel, Cancel only after Deploy; slots are released once and last; a
+    terminal status stays.
     """
     graph = waiting_graph()
     effects: list[Effect] = []

@@ -72,7 +72,7 @@ def test_slots_are_those_of_the_widest_vertex_of_each_group() -> None:
 def test_topological_order_puts_every_vertex_behind_what_it_reads(
     order: list[int], edges: set[tuple[int, int]]
 ) -> None:
-    """For every acyclic graph, in whatever order its vertices are listed."""
+    """The law holds for every acyclic graph, in whatever order its vertices are listed."""
     vertices = [replace(COUNT, id=stable_id(number)) for number in range(6)]
     forward = [JobEdge(stable_id(low), 0, stable_id(high), Forward()) for low, high in edges if low < high]
     graph = JobGraph("order", vertices=[vertices[number] for number in order], edges=forward)

@@ -18,13 +18,13 @@ def test_stages_follow_from_who_reads_whom() -> None:
 
 
 def test_a_failed_region_takes_with_it_who_has_begun_to_read_it() -> None:
-    """And nobody who has not."""
+    """A region that has not begun to read is left alone."""
     assert DIAMOND.involved([1], lambda _: False, {0, 1, 2}.__contains__) == {1}
     assert DIAMOND.involved([1], lambda _: False, {0, 1, 2, 3}.__contains__) == {1, 3}
 
 
 def test_lost_results_are_made_again_as_far_back_as_needed() -> None:
-    """With all who read them."""
+    """All regions that read the results run again, too."""
     assert DIAMOND.involved([3], {1}.__contains__, {0, 1, 2, 3}.__contains__) == {1, 3}
     assert DIAMOND.involved([3], {0, 1}.__contains__, {0, 1, 2, 3}.__contains__) == {0, 1, 2, 3}
 

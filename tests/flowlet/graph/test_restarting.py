@@ -189,7 +189,7 @@ class TestOneRestart:
 
 class TestFailures:
     def test_further_failures_of_the_run_use_no_attempt(self) -> None:
-        """With one attempt, two failures of the first run leave it for the second."""
+        """Two failures of the first run leave the one attempt for the second."""
         graph = graph_after(*ENDING)
 
         effects = handle(graph, reported("b", 0, S.FAILED), 200)
@@ -413,7 +413,7 @@ def test_every_job_ends_if_nothing_else_fails(steps: list[tuple[str, int, Failur
 def test_a_cancel_ends_every_job_that_does_not_fail_already(
     steps: list[tuple[str, int, FailureInfo]], attempts: int
 ) -> None:
-    """However far a restart is, nothing is deployed any more, and the job is CANCELED."""
+    """A restart may be at any stage: no task is deployed any more, and the job is CANCELED."""
     world = World(graph_after(attempts=attempts))
     for choice, number, cause in steps:
         world.step(choice, number, cause)

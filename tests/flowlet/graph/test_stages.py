@@ -134,7 +134,7 @@ def test_a_stage_waits_for_the_end_of_the_stage_before() -> None:
 
 
 def test_results_are_released_when_all_who_read_them_have_finished() -> None:
-    """Not before; and the job ends."""
+    """Results are not released before, and the job ends."""
     cluster = Cluster()
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -164,7 +164,7 @@ def test_a_failed_consumer_starts_again_alone() -> None:
 
 
 def test_a_lost_task_manager_takes_results_with_it() -> None:
-    """Its producers run again, and all that had begun to read them; the other producers do not."""
+    """The producers of lost results run again, and all that had begun to read them; the other producers do not."""
     cluster = Cluster()
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -212,7 +212,7 @@ def test_released_results_are_made_again_if_a_later_stage_needs_them() -> None:
 
 
 def test_a_consumer_that_notices_first_does_not_cost_a_second_restart() -> None:
-    """Its broken connection is a symptom of the loss, which becomes the cause."""
+    """The consumer's broken connection is a symptom of the loss, which becomes the cause."""
     cluster = Cluster(attempts=1)
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -251,7 +251,7 @@ def test_consumers_that_start_again_before_a_loss_is_known_cost_no_further_resta
 
 
 def test_a_connection_that_stays_broken_costs_restarts() -> None:
-    """After the time in which a loss would have become known, the failure counts again."""
+    """The failure counts again after the time in which a loss would have become known."""
     cluster = Cluster(attempts=1)
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -322,7 +322,7 @@ def test_a_job_whose_results_the_client_reads_starts_again_as_a_whole() -> None:
 
 
 def test_a_cancelled_job_releases_its_results() -> None:
-    """Also those of a stage that nobody reads yet."""
+    """Results of a stage that no consumer reads yet are released, too."""
     cluster = Cluster()
     cluster.deploy()
     cluster.finish("source 0", "source 1")

@@ -21,7 +21,7 @@ def partitioned(upstream: Transformation, partitioner: KeyGroups | Rebalance) ->
 
 
 def test_only_a_stream_behind_key_by_is_keyed() -> None:
-    """Not one of another partitioning, and not the output of an operator on a keyed stream."""
+    """A stream of another partitioning is not keyed, nor is the output of an operator on a keyed stream."""
     source = SourceTransformation(name="numbers", source=object(), factory=READ)
     keyed = partitioned(source, KeyGroups(len))
 

@@ -138,7 +138,7 @@ def test_another_secret_opens_nothing(cluster: GateCluster, tmp_path: Any) -> No
 def test_a_description_that_is_not_right_is_refused(
     cluster: GateCluster, change: dict[str, Any], expected: type[Exception], text: str
 ) -> None:
-    """In words that name the gate, and in time; what others push is not touched by it."""
+    """The refusal names the gate and is in time; other producers' data is not touched by it."""
     client = running_gate(cluster, type_info=Types.LONG())
     gate = cluster.open()
     wrong = GateClient(replace(gate.description, **change))
@@ -232,7 +232,7 @@ def test_a_gate_that_is_not_there_yet_is_waited_for(cluster: GateCluster) -> Non
 
 
 def test_a_cancelled_job_ends_producers_that_wait_for_credit(cluster: GateCluster) -> None:
-    """At once, although its task is stuck in user code; later offers hear that the job has ended."""
+    """Producers end at once, though the gate's task is stuck in user code; later offers hear that the job has ended."""
     client = running_gate(cluster, held="cancelled")
     gate = cluster.open()
     writer = gate.open_partition(PartitionOffer("job", 0))
@@ -368,7 +368,7 @@ def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster
 
 
 def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster) -> None:
-    """Its task reads on, its retry is a new attempt, and the gate ends after it."""
+    """The task of the gate reads on, the producer's retry is a new attempt, and the gate ends after it."""
     client = running_gate(cluster, producers=1)
     with producer_process(cluster, "for-ever", stdout=subprocess.PIPE, text=True) as producer:
         assert producer.stdout is not None
@@ -458,7 +458,7 @@ def test_a_gate_with_a_type_reads_records_of_this_type_alone(cluster: GateCluste
 
 
 def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateCluster) -> None:
-    """In words that name gate, type and part; the writer goes on with what is right."""
+    """The error names gate, type and part; the writer goes on with records that fit."""
     client = running_gate(
         cluster, type_info=Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()]), producers=1
     )
@@ -485,7 +485,7 @@ def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateClus
 
 
 def test_more_producers_than_a_gate_takes_wait_for_each_other(make_cluster: Callable[..., GateCluster]) -> None:
-    """Whatever their number; one that waits too long hears for what, and for how long."""
+    """The number of producers may be any; one that waits too long hears for what, and for how long."""
     cluster = make_cluster(2, 1, TaskExecutorConfig(network=NetstackConfig(max_producers_per_gate=1)))
     with collecting(
         cluster.environment().from_remote_gate("clicks", producers=8, allow_pickle=True).map(lambda number: number)

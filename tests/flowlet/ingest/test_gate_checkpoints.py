@@ -181,7 +181,7 @@ def test_a_write_returns_when_it_is_processed_if_the_job_says_so(cluster: GateCl
 def test_a_call_that_may_keep_little_waits_for_checkpoints_and_asks_for_them(
     cluster: GateCluster, tmp_path: Path
 ) -> None:
-    """So the rows that it keeps are bounded, whatever the interval is."""
+    """The rows that the call keeps are bounded, whatever the interval is."""
     with running(cluster, tmp_path, in_turns, SELDOM) as job:
         push_slowly(cluster.open(max_kept_bytes=2_000), ROWS, PartitionOffer("job", 0))
 
@@ -224,7 +224,7 @@ def test_an_attempt_with_fewer_rows_is_refused(cluster: GateCluster, tmp_path: P
 def test_where_attempts_may_differ_another_one_is_taken_from_its_beginning(
     cluster: GateCluster, tmp_path: Path
 ) -> None:
-    """At least once; but the calls of one attempt go on exactly."""
+    """The job has each record at least once; but the calls of one attempt go on exactly."""
     fails_at.add(800)
 
     with running(cluster, tmp_path, in_turns, {"flowlet.gate.retries": "any-rows"}) as job:
@@ -278,7 +278,7 @@ def test_a_call_ends_at_once_with_a_job_that_fails_for_good(cluster: GateCluster
 def test_what_a_driver_says_of_a_write_is_in_a_checkpoint_when_the_call_returns(
     cluster: GateCluster, tmp_path: Path
 ) -> None:
-    """So no JobManager that is started again has forgotten it."""
+    """A JobManager that is started again has not forgotten it."""
     with running(cluster, tmp_path, in_turns, HOURLY, producers=1) as job:
         gate = cluster.open(committed_job="job")
         push(gate, [1, 2])

@@ -61,7 +61,7 @@ def pushed(cluster: GateCluster, build: Callable[[DataStream], object]) -> list[
 
 
 def test_an_async_operator_has_processed_the_partition(cluster: GateCluster) -> None:
-    """Its chain has taken every record long before its coroutines end."""
+    """The operator's chain has taken every record long before its coroutines end."""
 
     def build(stream: DataStream) -> None:
         AsyncDataStream.unordered_wait(stream, slowly, Time.seconds(100), 2 * NUM_RECORDS, Types.LONG()).filter(
@@ -83,7 +83,7 @@ def test_sinks_behind_an_exchange_have_processed_the_partition(make_cluster: Cal
 
 
 class Silent(SourceFunction):
-    """Never has anything, and never ends by itself."""
+    """A source that has no records, and never ends by itself."""
 
     def __init__(self) -> None:
         self._name = "silent source"

@@ -74,7 +74,7 @@ def test_a_gate_that_has_ended_or_belongs_to_another_job_is_said_to_have_ended(c
 
 
 def test_a_writer_that_waits_for_credit_gets_the_answer(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own thread is parked; the question runs on the loop and wakes it with the error."""
+    """The writer's own thread is parked; the question runs on the loop and wakes it with the error."""
     monkeypatch.setattr(stall, "NO_CREDIT_QUESTION_S", 0.0)
     monkeypatch.setattr(runtime, "_CHECK_INTERVAL_S", 0.01)
     running_gate(cluster, held="asked")

@@ -17,7 +17,9 @@ from tests.waiting import PATIENCE_S, spin_until
 
 
 def test_what_a_producer_pushes_comes_out_of_the_gate(cluster: GateCluster) -> None:
-    """In order, and ``finish`` means that it was processed; the gate ends after the partition that it waited for."""
+    """Records come in order, and ``finish`` means that they were processed; the gate ends after the partition that it
+    waited for.
+    """
     env = cluster.environment()
     stream = env.from_remote_gate("clicks", type_info=Types.LONG(), producers=1).map(lambda number: number + 1)
     with collecting(stream) as results:
@@ -148,8 +150,8 @@ def test_a_gate_ends_when_one_write_has_all_partitions(make_cluster: Callable[[i
 
 
 def test_a_counted_partition_is_not_taken_again(make_cluster: Callable[[int], GateCluster]) -> None:
-    """Its worker died before it could tell: the next attempt succeeds and sends nothing, also when the job has
-    finished.
+    """The worker of the first attempt died before it could tell: the next attempt succeeds and sends nothing, also when
+    the job has finished.
     """
     cluster = make_cluster(2)
     env = cluster.environment()

@@ -60,7 +60,7 @@ def in_columns(*fields: Column) -> Chunk:
     ids=repr,
 )
 def test_the_bytes_and_the_chunk_are_the_same_records(values: list[Any], timestamps: list[int] | None) -> None:
-    """Whatever the chunk looks like; pickled records are records again."""
+    """The records are equal for any chunk; pickled records are records again."""
     chunk = Chunk(list(values), timestamps)
     chunk.keys = ["x", "y", "z"]
     content = ChunkContent(chunk, 10)

@@ -91,7 +91,7 @@ def large_after_small(make: Any) -> list[Any]:
     ids=["texts", "lists", "pickles", "column of texts", "column of bytes"],
 )
 def test_a_small_first_record_does_not_hide_large_ones(chunk: Chunk) -> None:
-    """Else a buffer would hold far more than was planned for it."""
+    """A buffer would otherwise hold far more than was planned for it."""
     assert estimated_bytes(chunk) >= 99 * 100_000 > MAX_CONTENT_BYTES
 
 
@@ -125,12 +125,12 @@ _OFFSET_BYTES = 8  # of a large text
     ids=["numbers", "offsets", "some offsets", "numbers in Arrow", "texts in Arrow", "some texts in Arrow"],
 )
 def test_the_size_of_a_column_is_that_of_its_part_of_the_arrays(column: Column, num_bytes: int) -> None:
-    """However much the arrays hold beside it."""
+    """The arrays may hold far more beside the part."""
     assert estimated_bytes(scalars(column)) == num_bytes
 
 
 def test_a_dictionary_counts_with_every_part_that_needs_it() -> None:
-    """For each would bring it along."""
+    """Each part would bring the dictionary along."""
     names = pa.array([f"{number:0100}" for number in range(1_000)])
     column = ArrowColumn(pa.DictionaryArray.from_arrays(pa.array(range(1_000), pa.int16()), names))
 
@@ -139,7 +139,9 @@ def test_a_dictionary_counts_with_every_part_that_needs_it() -> None:
 
 @pytest.mark.slow
 def test_the_limit_of_the_reader_holds_above_the_default() -> None:
-    """For records in flight, sorted runs and exchanges of a job whose ``flowlet.max-record-bytes`` is larger."""
+    """The limit serves records in flight, sorted runs and exchanges of a job whose ``flowlet.max-record-bytes`` is
+    larger.
+    """
     limits = ElementLimits(2 * DEFAULT_ELEMENT_LIMITS.max_element_bytes)
     record = bytes(DEFAULT_ELEMENT_LIMITS.max_element_bytes + 1)
 

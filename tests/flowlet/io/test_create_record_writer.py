@@ -59,7 +59,7 @@ class TestRebalance:
         assert rig.elements(1 - start) == [Chunk(["b", "d"], [2, 4])]
 
     def test_writers_start_at_different_channels(self, make: Make) -> None:
-        """Otherwise every producer would send its first record to channel 0."""
+        """Every producer would otherwise send its first record to channel 0."""
         starts = set()
         for seed in range(20):
             rig = make(Rebalance(), 4, rng=random.Random(seed), max_buffers=5)
@@ -71,7 +71,7 @@ class TestRebalance:
 
 class TestRescale:
     def test_records_take_turns_from_the_first_channel_on(self, make: Make) -> None:
-        """Whatever the chunks; its channels are the few of a pointwise edge."""
+        """The turns do not depend on the chunks; the channels are the few of a pointwise edge."""
         rig = make(Rescale(), 3)
 
         for start, end in ((0, 1), (1, 3), (3, 10), (10, 10), (10, 11)):
@@ -157,7 +157,7 @@ class TestPending:
         assert rig.num_written == 0
 
     def test_a_long_list_is_written_early(self, make: Make) -> None:
-        """More than the limit on one channel: that channel is written, the others wait."""
+        """A channel with more records than the limit is written, the others wait."""
         rig = make(KeyGroups(identity), 2)
         many, few = (b"a", b"b") if channel_of(b"a", 2) == 0 else (b"b", b"a")
 
@@ -185,7 +185,7 @@ class TestPending:
     )
     @pytest.mark.parametrize("is_timed", [False, True])
     def test_lists_and_columns_take_the_same_way(self, make: Make, partitioner: Partitioner, is_timed: bool) -> None:
-        """In any order, a record is where it would be if all came as lists."""
+        """A record is where it would be if all came as lists, in any order of lists and columns."""
         chunks = [range(5), range(5, 45), range(45, 46), range(46, 90), range(90, 95)]
         arrived = []
 
@@ -340,7 +340,7 @@ class TestLatencyMarkers:
     def test_a_marker_comes_to_one_channel_behind_the_records_before_it(
         self, make: Make, partitioner: Partitioner
     ) -> None:
-        """Also while the status is idle: a marker is no watermark."""
+        """A marker is no watermark, so it is sent while the status is idle, too."""
         rig = make(partitioner, 3)
 
         rig.writer.emit_control(IDLE)
@@ -354,7 +354,7 @@ class TestLatencyMarkers:
         assert all(element[0] == IDLE for element in elements)
 
     def test_every_channel_gets_its_share_of_markers(self, make: Make) -> None:
-        """Not in turn: drawn anew each time."""
+        """The channel of a marker is drawn anew each time."""
         rig = make(Broadcast(), 3, rng=random.Random(0))
 
         for _ in range(300):
@@ -447,7 +447,7 @@ class TestRoom:
 
     @pytest.mark.parametrize(("num_bytes", "has_room"), [(SEGMENT_BYTES, True), (SEGMENT_BYTES + 1, False)])
     def test_a_record_that_fills_its_buffer_asks_for_no_other(self, make: Make, num_bytes: int, has_room: bool) -> None:
-        """Otherwise a task could wait for a buffer that it does not need yet."""
+        """A task could otherwise wait for a buffer that it does not need yet."""
         rig = make(Forward(), max_buffers=2)
 
         rig.collect(value_of_size(num_bytes))
@@ -484,7 +484,7 @@ class TestBufferTimeout:
         assert rig.num_written == 0
 
     def test_a_timeout_is_announced_before_and_after_the_write(self, make: Make) -> None:
-        """Before, because the write may block; after, because a timer may have fired in between."""
+        """The write may block, and a timer may fire before it ends."""
         rig = make(Forward(), buffer_timeout_ms=100)
 
         rig.collect(1)

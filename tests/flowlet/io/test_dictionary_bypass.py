@@ -40,7 +40,7 @@ def test_few_keys_say_nothing() -> None:
 
 
 def test_it_waits_until_the_dictionary_is_full() -> None:
-    """Then every chunk is judged, until one does well."""
+    """Every chunk is judged then, until one does well."""
     bypass = DictionaryBypass()
     bypass.judge(1_000, 1_000, is_full=False)
     assert not bypass.is_taken()

@@ -79,7 +79,7 @@ class Local:
         self._deserializers = [ElementDeserializer(name="test") for _ in range(num_channels)]
 
     def write(self, chunk: Chunk) -> None:
-        """And a watermark behind it."""
+        """Write the chunk, and a watermark behind it."""
         self.writer.collect(chunk)
         self.writer.emit_control(Watermark(7))
         self.partition.flush_all()
@@ -161,8 +161,8 @@ def test_every_consumer_of_all_records_gets_its_own(local: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["floats", "texts in Arrow"])
 def test_large_columns_are_handed_over_in_parts(local: Any, kind: str) -> None:
-    """None is larger than a content may be; rows, timestamps and watermark keep their order, and
-    the numbers are right.
+    """No part is larger than a content may be; rows, timestamps and watermark keep their order, and the numbers are
+    right.
     """
     num_rows = 60_000
     floats, texts = (
@@ -188,7 +188,7 @@ def test_large_columns_are_handed_over_in_parts(local: Any, kind: str) -> None:
 
 
 def test_no_content_is_larger_than_a_buffer_may_hold() -> None:
-    """And none is much smaller than it could be."""
+    """No content is much smaller than it could be, either."""
     chunk = in_rows(ArrayColumn(np.arange(NUM_LARGE)))
 
     contents = try_contents(chunk)

@@ -111,7 +111,7 @@ def test_nothing_to_read_is_reported(network: LocalNetwork) -> None:
 
 
 def test_a_record_over_many_buffers_arrives_once_and_whole(network: LocalNetwork) -> None:
-    """And every buffer is given back."""
+    """Every buffer is given back."""
     rig = Rig(network, 1)
     text = "x" * (5 * SEGMENT_BYTES)
 
@@ -184,7 +184,7 @@ class TestWatermarks:
         assert rig.head.seen == [Watermark(5)]
 
     def test_the_end_of_event_time_comes_once(self, network: LocalNetwork) -> None:
-        """Not again when the producers sent it, with a status before it if the input was idle."""
+        """The end is not repeated if the producers sent it, and follows a status if the input was idle."""
         sent, unsent, idle = Rig(network, 1), Rig(network, 1), Rig(network, 1)
         send(sent.producers[0], MAX_WATERMARK)
         send(idle.producers[0], IDLE)
@@ -200,7 +200,7 @@ class TestWatermarks:
 
 class TestEnd:
     def test_the_end_of_data_is_reported_once_all_channels_had_it(self, network: LocalNetwork) -> None:
-        """And the end of input once all partitions ended."""
+        """The end of input is reported once all partitions ended."""
         rig = Rig(network, 1, 1)
         send(rig.producers[0], [1])
         rig.end_data(0)
@@ -237,7 +237,7 @@ class TestEnd:
         assert rig.processor.stop_mode is StopMode.NO_DRAIN
 
     def test_a_partition_that_ends_without_an_end_of_data_is_an_error(self, network: LocalNetwork) -> None:
-        """Its producer did not get to the end: counting it as finished would lose data in silence."""
+        """The producer of the partition did not get to the end: calling it finished would lose data in silence."""
         rig = Rig(network, 2)
         rig.producers[1].finish()
 
@@ -271,7 +271,7 @@ def test_a_failed_producer_surfaces(network: LocalNetwork) -> None:
 
 
 def test_corrupt_bytes_name_the_channel(network: LocalNetwork) -> None:
-    """And the buffer is given back."""
+    """The buffer is given back."""
     rig = Rig(network, 2)
     rig.producers[1].emit_record(b"\x00\x00\x00\x01\xee", 0)
     rig.producers[1].flush_all()
@@ -294,7 +294,7 @@ def test_gates_take_turns(network: LocalNetwork) -> None:
 
 class TestWatching:
     def test_data_calls_back(self, network: LocalNetwork) -> None:
-        """Whichever gate it comes to."""
+        """The data may come to any gate."""
         rig = Rig(network, 1, 1)
         called: list[int] = []
         rig.process()
@@ -348,7 +348,7 @@ class TestWatching:
         assert num_called == before + 1
 
     def test_a_finished_gate_is_not_watched(self, network: LocalNetwork) -> None:
-        """Its future is done for ever: watching it would never let the task sleep."""
+        """The future of a finished gate is done for ever: watching it would never let the task sleep."""
         rig = Rig(network, 1, 1)
         rig.end_data(0)
         rig.producers[0].finish()

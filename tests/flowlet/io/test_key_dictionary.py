@@ -44,7 +44,7 @@ class Reader:
     st.sets(st.integers(0, 7)),
 )
 def test_keys_come_out_at_their_channels(chunks: list[list[str]], restarts: set[int], lost: set[int]) -> None:
-    """Over restarts, and where what was encoded is encoded again in parts."""
+    """Keys come out over restarts, and if encoded records are encoded again in parts."""
     dictionary = make()
     readers = [Reader(dictionary, channel) for channel in range(NUM_CHANNELS)]
 
@@ -100,7 +100,7 @@ def test_columns_of_other_tables_are_not_encoded() -> None:
 
 
 def test_codes_of_other_tables_in_another_field_leave_what_was_sent_as_it_is() -> None:
-    """Also where only some chunks have such a field."""
+    """Some chunks have such a field, others not."""
     dictionary = make()
     received = ChannelDictionary()
     other = CodedColumn(np.zeros(1, np.uint16), NameTable(["other"]))

@@ -78,7 +78,7 @@ class TestKeyGroups:
         assert rig.values() == expected
 
     def test_records_of_a_key_keep_their_order(self, make: Make) -> None:
-        """Over several chunks and flushes; the selector sees whole records."""
+        """The order holds over several chunks and flushes; the selector sees whole records."""
         rig = make(KeyGroups(lambda record: record[0]), 3)
         records = [(f"k{number % 7}", number) for number in range(1_000)]
 
@@ -154,7 +154,7 @@ class TestKeyGroups:
         assert isinstance(caught.value.__cause__, IndexError)
 
     def test_a_failing_key_selector_names_the_record(self, make: Make) -> None:
-        """And keeps the user's exception as the cause."""
+        """The user's exception is kept as the cause."""
         rig = make(KeyGroups(lambda record: record["id"]), 2)
 
         with pytest.raises(UserFunctionError) as caught:
@@ -167,7 +167,7 @@ class TestKeyGroups:
 
     @pytest.mark.parametrize("encoding", [str, lambda text: (text, 1)], ids=["text", "tuple"])
     def test_the_dictionaries_are_bounded(self, make: Make, encoding: Callable[[str], Any]) -> None:
-        """More keys than the bound: everything still arrives, in order, and the dictionary stays small."""
+        """All records arrive in order with more keys than the bound, and the dictionary stays small."""
         rig = make(KeyGroups(identity), 2)
         values = [encoding(f"k{number % (MAX_LANES + 500)}") for number in range(2 * MAX_LANES)]
         arrived: list[list[object]] = [[], []]
@@ -183,7 +183,7 @@ class TestKeyGroups:
         assert arrived == by_channel(values, 2)
 
     def test_one_channel_gets_the_keys_too(self, make: Make) -> None:
-        """Its consumer need not ask the selector again."""
+        """The consumer of the channel need not ask the selector again."""
         rig = make(KeyGroups(lambda record: record["id"] * 2), 1)
 
         rig.writer.collect(Chunk([{"id": 1}, {"id": 2}], [5, 6]))
@@ -287,7 +287,7 @@ class TestManyKeys:
 
     @pytest.mark.parametrize("kind", [str, lambda text: (text,)], ids=["text", "tuple"])
     def test_few_keys_stay_with_the_dictionary(self, make: Make, kind: Callable[[str], Any]) -> None:
-        """Only the first chunk knows none of them; it is too small to be judged."""
+        """The first chunk knows none of the keys, but is too small to be judged."""
         rig = make(KeyGroups(identity), 2)
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
@@ -330,7 +330,7 @@ def first(record: Any) -> Any:
 
 
 def same_first(record: Any) -> Any:
-    """Not recognised: it is called, and its keys are the first fields."""
+    """Return the first field, by a selector that is not recognised, and is called."""
     return record[0] if record else None
 
 
@@ -407,7 +407,7 @@ class TestColumns:
     def test_new_texts_that_wait_together_are_never_more_than_there_are_codes(
         self, make: Make, sizes: tuple[int, ...]
     ) -> None:
-        """In long lists, as an operator before the exchange may have them from another one."""
+        """The texts come in long lists, as an operator before the exchange may have them from another one."""
         rig = make(KeyGroups(operator.itemgetter(0)), 3)
         pairs: list[Any] = []
 
@@ -479,7 +479,7 @@ class TestColumns:
         "suffix", ["", " of a key that is not short", "ß", "\0x"], ids=["short", "long", "not ASCII", "NUL"]
     )
     def test_texts_that_never_come_back_arrive(self, make: Make, suffix: str, as_list: bool) -> None:
-        """In columns of bytes where they are short, several chunks together."""
+        """Short texts travel in columns of bytes, several chunks together."""
         rig = make(KeyGroups(first), 2)
         records = [(f"{number}{suffix}", number) for number in range(3 * MAX_KEYS)]
         arrived: list[list[Any]] = [[], []]
@@ -504,7 +504,7 @@ class TestColumns:
         assert (ShortTextColumn in kinds) == (not suffix)
 
     def test_a_text_key_is_sent_once(self, make: Make) -> None:
-        """Then it is two bytes; and the consumer has one table."""
+        """A key that was sent is two bytes, and the consumer has one table."""
         rig = make(KeyGroups(first), 2)
         records = [(f"a rather long key {number % 10}", number) for number in range(100)]
         tables = set()
@@ -745,7 +745,7 @@ class TestCustom:
         [(2, "returned 2; it must return a number from 0 to 1"), (-1, "returned -1"), ("0", "str"), (None, "NoneType")],
     )
     def test_a_subtask_that_does_not_exist_is_refused(self, make: Make, chosen: Any, message: str) -> None:
-        """By an error that names the record; nothing of the chunk was sent."""
+        """The error names the record; no record of the chunk was sent."""
         rig = make(Custom(lambda key, _: 0 if key == "good" else chosen, identity), 2)
 
         with pytest.raises(UserFunctionError) as caught:

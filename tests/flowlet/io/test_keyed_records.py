@@ -200,7 +200,7 @@ def test_records_whose_key_is_nowhere_in_them_are_sent_as_a_list(name: str) -> N
 
 
 def test_a_reader_of_the_process_gets_the_very_records() -> None:
-    """And their keys, timestamps, and which field is the key."""
+    """The reader also gets keys, timestamps, and the place of the key's field."""
     values = [{"name": f"k{number}"} for number in range(40)]
     keys = [record["name"] for record in values]
 

@@ -93,7 +93,7 @@ def test_a_write_during_the_flush_is_flushed_by_the_next(rig: Rig) -> None:
 
 
 def test_a_failed_flush_is_reported(rig: Rig) -> None:
-    """To the task, not to the loop."""
+    """The error goes to the task, not to the loop."""
     error = ValueError("cannot flush")
 
     def fail() -> None:
@@ -172,7 +172,7 @@ class TestSeveralTimeouts:
 
 class TestTheAlarm:
     def test_goes_off_again_and_again_while_the_task_is_at_work(self) -> None:
-        """Also if the task arms nothing meanwhile, because one call of a function lasts long."""
+        """The task may arm nothing meanwhile, because one call of a function lasts long."""
         timer, is_at_work = ManualTimer(), [True, True, False]
         flushers = OutputFlushers([(Target(), 100)], timer.schedule, lambda error: None, lambda: is_at_work.pop(0), 10)
         flushers.arm_alarm()
@@ -211,7 +211,7 @@ class TestTheAlarm:
 
 
 def test_after_the_end_nothing_is_armed_or_flushed(rig: Rig) -> None:
-    """Also not by a timer that was on its way."""
+    """A timer that was on its way flushes nothing, either."""
     rig.flusher.arm()
     rig.flusher.close()
     rig.timer.fire()

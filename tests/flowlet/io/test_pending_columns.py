@@ -53,7 +53,7 @@ def parity(columns: Columns) -> LaneArray:
 
 
 def test_lanes_can_be_found_when_all_is_there() -> None:
-    """For all records at once, or for those that fit together, or for some of them."""
+    """Lanes are found for all records at once, for those that fit together, or for some of them."""
     calls = []
 
     def find(columns: Columns) -> tuple[Columns, LaneArray]:
@@ -77,7 +77,7 @@ def test_lanes_can_be_found_when_all_is_there() -> None:
 
 
 def test_a_route_may_give_other_columns() -> None:
-    """For all records at once, or beside lanes that are known."""
+    """The columns may be of all records at once, or beside lanes that are known."""
 
     def negated(columns: Columns) -> tuple[Columns, LaneArray]:
         found = columns_of([(-number, text) for number, text in columns.to_list()])

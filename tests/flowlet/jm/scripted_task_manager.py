@@ -92,7 +92,7 @@ class ScriptedTaskManager:
 
     @property
     def transport(self) -> asyncio.Transport:
-        """For rough handling."""
+        """Return the transport, for rough handling."""
         connection = self.frames._response.connection
         assert connection is not None
         assert connection.transport is not None

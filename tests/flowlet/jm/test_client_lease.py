@@ -57,7 +57,7 @@ def test_a_loop_that_stood_still_gives_the_whole_time_again() -> None:
 
 @pytest.mark.parametrize("stall_s", [0.3, 9.5, 10.2, 45.0])
 def test_no_stall_of_the_loop_is_the_silence_of_a_client(stall_s: float) -> None:
-    """Also one that ends just behind the deadline, when the timer is hardly late."""
+    """A stall may end just behind the deadline, when the timer is hardly late."""
     watched = Watched()
     watched.timers.advance(7.9)  # without a report
 

@@ -25,7 +25,7 @@ def options_of(sock: socket.socket) -> dict[str, int]:
 async def test_the_kernels_of_both_ends_look_for_the_other_host(
     start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """Within 30 s."""
+    """The kernels notice a lost host within 30 s."""
     task_manager = await connect(await start_job_manager())
     web = job_managers[0]._web
     assert web is not None

@@ -70,7 +70,7 @@ async def test_a_lost_task_manager_fails_only_the_jobs_it_ran(
 async def test_two_jobs_on_one_lost_task_manager_both_fail(
     address: Address, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """Neither is started again on slots that are gone, and a waiting one goes on waiting."""
+    """No job is started again on slots that are gone, and a waiting one goes on waiting."""
     dispatcher = job_managers[0].dispatcher
     task_manager = await connect(address, slots=2)
     running = [dispatcher.submit(word_count()), dispatcher.submit(word_count(SECOND_ID))]
@@ -146,7 +146,7 @@ def restartable(job_id: str = JOB_ID) -> JobGraphMessage:
 async def test_a_job_starts_again_on_another_task_manager(
     address: Address, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """With attempts of its own, and on slots that nobody else has."""
+    """The job has attempts of its own, on slots that no other job has."""
     dispatcher = job_managers[0].dispatcher
     first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
     job = dispatcher.submit(restartable())

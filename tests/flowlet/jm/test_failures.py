@@ -58,7 +58,7 @@ def test_a_source_that_failed_is_named_with_its_error() -> None:
     ],
 )
 def test_they_are_causes_and_not_symptoms(failure: FailureInfo | None) -> None:
-    """So they replace what consumers report about the broken connection."""
+    """Such causes replace the reports of consumers about the broken connection."""
     assert failure is not None
     assert not is_symptom(failure)
 

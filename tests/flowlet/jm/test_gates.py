@@ -39,7 +39,7 @@ def report(gate: JobGate, subtask: int, *partitions: int, job: str = "job") -> b
 
 
 def test_a_gate_ends_when_its_slowest_subtask_has_all_partitions() -> None:
-    """Once: what is reported later is no news."""
+    """The gate ends once: later reports are no news."""
     gate = gate_of()
 
     assert not report(gate, 0, 0, 1)
@@ -85,7 +85,7 @@ def test_the_document_counts_what_every_subtask_has() -> None:
 
 
 def test_a_producer_is_told_where_the_subtasks_are_and_gets_a_token_for_this_gate() -> None:
-    """And nothing that the secret could be found from."""
+    """The document holds nothing from which the secret could be found."""
     job = job_with(None, GATE)
     places: list[Document] = [{"host": "127.0.0.1", "port": 6000 + number} for number in range(2)]
 

@@ -71,7 +71,7 @@ def waiting() -> JobMaster:
 
 
 def running(**metrics: TaskMetrics) -> JobMaster:
-    """Deployed at 2,000."""
+    """Return a job that was deployed at 2,000."""
     by_attempt = {"source": SOURCE, "sink_0": SINK_0, "sink_1": SINK_1}
     master = shown(JOB, waiting().graph, {by_attempt[name]: value for name, value in metrics.items()}, LOCATIONS)
     handle(master.graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
@@ -177,7 +177,7 @@ def fail_and_restart(master: JobMaster, now_ms: int, message: str = "boom") -> N
 
 
 def restarting(attempts: int) -> JobMaster:
-    """Deployed at 2,000."""
+    """Return a job that may restart, deployed at 2,000."""
     graph = ExecutionGraph(new_executions(JOB), 1_000, fixed_delay(attempts, 10))
     handle(graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
     return shown(JOB, graph, {}, LOCATIONS)
@@ -315,7 +315,7 @@ def test_the_status_of_a_vertex(states: list[ExecutionState], expected: Executio
 
 @pytest.mark.parametrize("states", list(itertools.combinations_with_replacement(ExecutionState, 3)))
 def test_every_mix_of_states_has_a_status(states: tuple[ExecutionState, ...]) -> None:
-    """And the order of the subtasks does not matter."""
+    """The order of the subtasks does not matter."""
     assert len({vertex_status(list(order)) for order in itertools.permutations(states)}) == 1
 
 
@@ -369,7 +369,7 @@ def test_metrics_of_users_have_flinks_names() -> None:
 
 
 def test_operators_of_one_name_in_a_chain_are_numbered() -> None:
-    """Else the last one would hide the others."""
+    """The last operator would otherwise hide the others."""
     operators = [OperatorMetrics("Map", str(number) * 32, number, 0, 0, 0, [], 0) for number in range(3)]
     document = job_document(running(sink_1=TaskMetrics(operators=operators)), 2_500)
 
@@ -384,7 +384,7 @@ def test_operators_of_one_name_in_a_chain_are_numbered() -> None:
 
 
 def test_what_an_operator_drops_is_shown_by_reason() -> None:
-    """Under names in Flink's style, of which Flink itself has the first."""
+    """The names are in Flink's style, and the first one is Flink's own."""
     operator = OperatorMetrics(
         "Join", "0" * 32, 9, 0, 0, 0, [], 0, num_late_records_dropped=3, num_unparsable_records_dropped=2
     )

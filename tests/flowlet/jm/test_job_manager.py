@@ -86,7 +86,7 @@ async def test_the_end_cancels_jobs_and_waits_for_them(
 async def test_the_end_answers_those_who_wait_for_a_job(
     address: Address, connect: Connect, job_managers: list[JobManager]
 ) -> None:
-    """Also if its TaskManager does not cooperate."""
+    """The TaskManager of the job may fail to cooperate."""
     await connect(address)
     job_managers[0].dispatcher.submit(word_count())
 

@@ -35,7 +35,7 @@ async def recorder() -> Recorder:
 
 @pytest.fixture
 async def master(recorder: Recorder) -> JobMaster:
-    """Deployed: a source and a sink."""
+    """Start a job with a source and a sink; it is deployed."""
     master = JobMaster(word_count(), recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
@@ -178,7 +178,7 @@ async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(r
 
 
 async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
-    """Deployed: a source of files, which the JobManager lists, and a sink."""
+    """Start a job with a source of files, which the JobManager lists, and a sink; it is deployed."""
     job = word_count()
     files = FileSet(tuple(str(path) for path in paths))
     job = msgspec.structs.replace(

@@ -108,7 +108,7 @@ async def test_a_job_that_the_store_does_not_take_is_refused(successions: Succes
 
 
 async def test_a_job_goes_on_as_a_new_run(successions: Successions, connect: Connect) -> None:
-    """Its attempts have numbers above all earlier ones; reports about those are counted, and change nothing."""
+    """The attempts have numbers above all earlier ones; reports about earlier ones are counted, and change nothing."""
     client = await successions.next()
     first = await connect(successions.address)
     await submit(client, restarting())
@@ -131,7 +131,9 @@ async def test_a_job_goes_on_as_a_new_run(successions: Successions, connect: Con
 
 
 async def test_every_jobmanager_uses_a_new_number(successions: Successions, connect: Connect) -> None:
-    """Also if it ends before there is a TaskManager: the number is kept before the run asks for slots."""
+    """The number is kept before the run asks for slots, so a JobManager that ends before there is a TaskManager uses
+    one, too.
+    """
     client = await successions.next()
     await submit(client, restarting())
     last: list[bytes] = []

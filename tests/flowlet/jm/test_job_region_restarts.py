@@ -69,7 +69,7 @@ def attempt(vertex_id: str, number: int = 0) -> bytes:
 
 
 class Job:
-    """Deployed, with a time that the test moves."""
+    """A deployed job, with a time that the test moves."""
 
     def __init__(self, job: JobGraphMessage) -> None:
         self.recorder = Recorder()
@@ -125,7 +125,7 @@ async def job(tmp_path: Path) -> Job:
 
 @pytest.fixture
 async def saved_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Job:
-    """With checkpoints, whose files go nowhere."""
+    """Start a job with checkpoints, whose files go nowhere."""
     monkeypatch.setattr(CheckpointStorage, "write_manifest", lambda _storage, _manifest: None)
     monkeypatch.setattr(CheckpointStorage, "discard", lambda _storage, _checkpoint_id: None)
     return Job(two_pipelines(tmp_path, checkpoints=True))
@@ -145,7 +145,7 @@ async def test_only_the_region_that_failed_is_cancelled_and_deployed_again(job: 
 
 
 async def test_the_others_are_heard_while_it_restarts(job: Job) -> None:
-    """Their metrics, their requests for splits, their ends."""
+    """The JobManager hears the metrics, the requests for splits and the ends of the others."""
     assert job.master.task_metrics("tm-1", attempt(RIGHT), TaskMetrics(num_records_in=7))
     assert await job.splits(RIGHT) == ["right-1:0"]
 
@@ -274,7 +274,7 @@ class TestCheckpoints:
         assert saved_job.master.checkpoints.last_completed_id == 2
 
     async def test_the_region_begins_with_its_part_of_the_newest(self, saved_job: Job) -> None:
-        """And with the splits that were left then."""
+        """The region also begins with the splits that were left then."""
         assert await saved_job.splits(LEFT) == ["left-1:0"]
         saved_job.run_all()
         saved_job.timers.advance(INTERVAL_S)
@@ -402,7 +402,7 @@ async def test_without_a_slot_for_its_region_the_job_fails_and_says_how_many_are
 async def test_a_region_falls_back_from_the_checkpoint_that_it_began_with_itself(
     tmp_path: Path, num_retained: int
 ) -> None:
-    """Both began with 7; when the second one says that 7 is bad, the first one has begun with 6, which is good."""
+    """Both regions began with 7; when the second one says that 7 is bad, the first one has begun with the good 6."""
     graph = two_pipelines(tmp_path, checkpoints=True)
     assert graph.settings.checkpoints is not None
     checkpoints = dataclasses.replace(graph.settings.checkpoints, num_retained=num_retained, restore_fallback=True)

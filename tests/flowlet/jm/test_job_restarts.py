@@ -160,7 +160,7 @@ async def test_splits_are_handed_out_again(tmp_path: Path) -> None:
 
 
 async def test_aligned_sources_are_told_in_the_next_run_too() -> None:
-    """And those of the run before are not."""
+    """The sources of the run before are not told."""
     plain = word_count()
     aligned = msgspec.structs.replace(plain.vertices[0], watermark_alignment=WatermarkAlignment("group", 100, 10))
     job = Job(restartable(msgspec.structs.replace(plain, vertices=[aligned, plain.vertices[1]])))
@@ -291,7 +291,9 @@ def discarded(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
 
 @pytest.fixture
 async def saved_job(discarded: queue.Queue[int], tmp_path: Path) -> Job:
-    """With checkpoints; a source of two files, the first of which was handed out before the first trigger."""
+    """Start a job with checkpoints, and a source of two files, the first of which was handed out before the first
+    trigger.
+    """
     plain = word_count()
     for name in "ab":
         (tmp_path / name).write_bytes(b"x" * 5_000_000)

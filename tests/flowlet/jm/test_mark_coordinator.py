@@ -92,7 +92,7 @@ def test_requests_while_a_mark_is_on_its_way_share_the_next_one(job: Job) -> Non
 
 
 def test_a_task_that_has_finished_holds_back_nothing(job: Job) -> None:
-    """Before the mark, or while it is on its way; nothing is sent to it."""
+    """The task may finish before the mark, or while it is on its way; no mark is sent to it."""
     job.marks.finished(attempt(OTHER))
     assert job.marks.requested(0) == [EmitMark(each, 1) for each in GATES]
     job.marks.passed(attempt(GATE), 1)

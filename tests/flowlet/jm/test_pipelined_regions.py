@@ -88,7 +88,7 @@ def test_sources_of_different_alignment_groups_are_not() -> None:
 
 
 def test_a_job_that_the_client_reads_is_one_region() -> None:
-    """Also its parts that have nothing to do with the results."""
+    """Parts that have nothing to do with the results belong to the region, too."""
     assert len(pipelined_regions(job(sources(), [edge_of(1, A, None)]))) == 1
 
 
@@ -125,7 +125,7 @@ def test_a_blocking_edge_joins_nothing_and_orders_its_ends() -> None:
 
 
 def test_on_a_blocking_pointwise_edge_partners_are_read() -> None:
-    """And nobody else."""
+    """A region reads its partners alone."""
     of_blocking = job(sources(), [blocking(edge_of(1, A, B, is_pointwise=True))])
 
     assert list(region_order(of_blocking, pipelined_regions(of_blocking)).producers) == [

@@ -157,7 +157,7 @@ class TestLifeOfAJob:
     async def test_the_client_of_an_attached_job_reports_and_learns_of_its_end(
         self, address: Address, client: RpcClient, connect: Connect
     ) -> None:
-        """And whoever asks later learns why it was cancelled."""
+        """A later request learns why the job was cancelled."""
         task_manager = await connect(address)
         await submit(client, msgspec.structs.replace(word_count(), client_heartbeat_timeout_ms=1))
         tasks = await deployed(task_manager, 2)
@@ -175,7 +175,7 @@ class TestLifeOfAJob:
     async def test_a_heartbeat_of_a_client_reaches_its_job(
         self, address: Address, client: RpcClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also from the client of a job that does not need it."""
+        """A heartbeat is taken from the client of a job that does not need it, too."""
         reached: list[str] = []
         monkeypatch.setattr(ClientLease, "renew", lambda lease: reached.append(repr(lease)))
         for job_id, timeout_ms in ((JOB_ID, 60_000), ("f" * 32, None)):
@@ -187,7 +187,7 @@ class TestLifeOfAJob:
     async def test_a_task_manager_that_disconnects_fails_its_jobs(
         self, address: Address, client: RpcClient, connect: Connect
     ) -> None:
-        """Within moments, and the message says which one it was."""
+        """The jobs fail within moments, and the message names the TaskManager."""
         first, second = await connect(address, "tm-1", 1, 6001), await connect(address, "tm-2", 1, 6002)
         await submit(client, word_count(sources=2, sinks=2))
         await deployed(first, 2)
@@ -542,7 +542,7 @@ class TestLongPolls:
         assert (await client.request("GET", f"/jobs/{JOB_ID}/collect/{edge_id}")).status == 404
 
     async def test_a_reader_reports_its_barriers(self, client: RpcClient) -> None:
-        """Also about a producer of a run that is over: its reader is late, not wrong."""
+        """A report about a producer of a run that is over is taken, too: its reader is late, not wrong."""
         await submit(client)
 
         answer = await client.request("PATCH", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}?producer={'ab' * 40}&checkpoint=7")

@@ -43,7 +43,7 @@ def test_a_group_needs_the_slots_of_its_widest_vertex() -> None:
 
 
 def test_subtask_i_goes_to_slot_i_of_its_group() -> None:
-    """So one slot runs one subtask of every vertex of the group."""
+    """One slot runs one subtask of every vertex of the group."""
     places = assign_tasks(two_groups(), new_executions(two_groups()))
 
     middle = f"{99:032x}"
@@ -83,7 +83,7 @@ def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
 
 
 def test_a_restarted_subtask_keeps_its_slot() -> None:
-    """Under the id of its next attempt."""
+    """The slot belongs to the id of the subtask's next attempt."""
     last = new_executions(two_groups())[-1]
     following = next_attempt(JOB_ID, next_attempt(JOB_ID, last))
 
@@ -97,7 +97,7 @@ def test_an_attempt_id_holds_job_vertex_subtask_and_attempt() -> None:
 
 
 def test_slots_are_dealt_out_round_robin() -> None:
-    """In the order of registration, and past those that are full."""
+    """Slots are dealt out in the order of registration, past TaskManagers that are full."""
     assert pool_of(x=1, y=3, z=2).allocate("job", 5) == ["x", "y", "z", "y", "z"]
 
 
@@ -122,7 +122,7 @@ def test_released_slots_are_free_again() -> None:
 
 
 def test_slots_of_a_lost_task_manager_do_not_come_back() -> None:
-    """Not even when the job that held them ends after the TaskManager has registered again."""
+    """The job that held them may end after the TaskManager has registered again."""
     pool = pool_of(x=1, y=1)
     pool.allocate("job", 2)
     pool.remove("x")
@@ -161,7 +161,7 @@ class TestAJobThatKeepsItsSlots:
         assert pool.num_free == 0
 
     def test_without_a_loss_it_goes_on_at_once(self) -> None:
-        """Though no slot is free."""
+        """The job gets its slots back though none is free."""
         pool = pool_of(x=1, y=1)
         pool.allocate("job", 2)
 

@@ -157,7 +157,7 @@ def test_splits_that_cannot_be_found_fail_the_job_once() -> None:
 
 
 def test_after_its_end_nobody_is_told_anything() -> None:
-    """Whatever the search brings, and whoever asks."""
+    """Neither results of the search nor questions are answered."""
     for num_splits in (0, 2):
         coordinated = Coordinated(num_splits)
         coordinated.ask(0)
@@ -171,7 +171,7 @@ def test_after_its_end_nobody_is_told_anything() -> None:
 
 
 def test_a_restored_coordinator_hands_out_what_was_not_assigned() -> None:
-    """And discovers nothing again."""
+    """The restored coordinator does not discover its splits again."""
     before = Coordinated(3)
     before.finish()
     before.ask(1)

@@ -128,7 +128,7 @@ class TestRegistration:
     async def test_a_second_session_replaces_the_first(
         self, address: Address, connect: Connect, job_managers: list[JobManager]
     ) -> None:
-        """Its tasks are lost, and what the first session still says is about nothing."""
+        """The tasks of the TaskManager are lost, and later messages of the first session concern no task."""
         first = await connect(address)
         job_managers[0].dispatcher.submit(word_count())
         attempts = [(await first.expect_deployment()).attempt for _ in range(2)]
@@ -161,7 +161,7 @@ class TestMessages:
     async def test_an_invalid_one_ends_the_session(
         self, address: Address, connect: Connect, job_managers: list[JobManager], data: bytes
     ) -> None:
-        """Also one that only a JobManager may send."""
+        """A message that only a JobManager may send is invalid, too."""
         task_manager = await connect(address)
         await task_manager.websocket.send(data)
 
@@ -341,7 +341,7 @@ async def test_a_writer_that_fails_ends_its_session(address: Address, job_manage
 async def test_a_task_manager_that_sends_but_never_reads_is_lost(
     address: Address, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its heartbeats would keep a session alive in which no order arrives."""
+    """The TaskManager's heartbeats would keep a session alive in which no order arrives."""
     monkeypatch.setattr(requests, "DRAIN_TIMEOUT_S", 0.0)
     monkeypatch.setattr(taskmanager_session, "MAX_QUEUED_MESSAGES", 1)
     websocket = HeldWebSocket()
@@ -429,7 +429,7 @@ class TestBadTaskManagers:
     async def test_one_that_does_not_read_cannot_hold_up_the_end(
         self, address: Address, job_managers: list[JobManager]
     ) -> None:
-        """Its receive buffer is full; the JobManager still closes within two seconds."""
+        """The receive buffer of such a TaskManager is full; the JobManager still closes within two seconds."""
         task_manager = await ScriptedTaskManager.connect(address)
         task_manager.transport.pause_reading()
         big = word_count()

@@ -27,7 +27,7 @@ def key_of(record: Any) -> Any:
 
 
 class Pairs(ProcessJoinFunction):
-    """Both records with their timestamps."""
+    """Yields both records with their timestamps."""
 
     def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterator[Any]:
         yield left, right, ctx.get_left_timestamp(), ctx.get_right_timestamp(), ctx.get_timestamp()
@@ -138,8 +138,8 @@ def block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("block_size")
 def test_random_streams_give_what_nested_loops_give() -> None:
-    """With equal timestamps, late records, snapshots in the middle and other numbers of subtasks; nothing is kept at
-    the end.
+    """The streams have equal timestamps, late records, snapshots in the middle and other numbers of subtasks; no state
+    is kept at the end.
     """
     for seed in range(20):
         run_beside_loops(seed, None)

@@ -35,7 +35,7 @@ def buffer_of(first: Any, more: Any) -> JoinBuffer:
 
 
 def test_a_record_copies_no_more_than_a_block() -> None:
-    """However many records have its timestamp."""
+    """A timestamp may have many records."""
     first, more = Entries(), Entries()
     buffer = buffer_of(first, more)
 
@@ -49,7 +49,7 @@ def test_a_record_copies_no_more_than_a_block() -> None:
 
 
 def test_records_come_out_by_timestamp_and_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole blocks, half ones and none, asked for one by one and among all."""
+    """Records come out of whole blocks, half ones and none, asked for one by one and among all."""
     monkeypatch.setattr(join_buffer, "_BLOCK_SIZE", 3)
     rng, plain = random.Random(0), dict[int, list[int]]()
     first, more = Entries(), Entries()
@@ -72,7 +72,7 @@ def test_records_come_out_by_timestamp_and_in_their_order(monkeypatch: pytest.Mo
 
 
 def test_a_state_from_before_there_were_blocks_goes_on() -> None:
-    """Its entries have all records of a timestamp."""
+    """The entries of such a state have all records of a timestamp."""
     first, more = Entries(), Entries()
     first.entries[7] = tuple(range(100))
     buffer = buffer_of(first, more)

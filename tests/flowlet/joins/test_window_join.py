@@ -28,7 +28,7 @@ Record = tuple[str, int]  # key and serial number
 
 
 class NotStartedError(FlowletError):
-    """Instead of running a job."""
+    """Raised instead of running a job."""
 
 
 def key_of(record: Any) -> Any:

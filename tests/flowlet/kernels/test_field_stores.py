@@ -13,7 +13,7 @@ NUMBERS = ArrayColumn(np.array([3, 4, 5]))
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("column", [OBJECTS, NUMBERS], ids=["objects", "numbers"])
 def test_values_are_taken_by_their_slots(column: Column, *, is_replaced: bool) -> None:
-    """Beside others of any type."""
+    """The values may be beside others of any type."""
     first, second, third = column.to_list()
     store = FieldStore(column, is_replaced=is_replaced)
     store.append(column)

@@ -12,7 +12,7 @@ from flowlet.kernels.grouping import group
 def test_rows_are_listed_by_code_and_then_in_their_order(
     dtype: type[np.integer], num_codes: int, data: st.DataObject
 ) -> None:
-    """However many codes there are: sorting and finding the borders has several ways."""
+    """The result does not depend on the number of codes, which decides how rows are sorted and borders found."""
     largest = min(num_codes - 1, np.iinfo(dtype).max)
     codes = data.draw(st.lists(st.integers(0, 5) | st.integers(0, largest) | st.just(largest), min_size=1, max_size=40))
 

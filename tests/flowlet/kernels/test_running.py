@@ -46,7 +46,7 @@ def loop(chunks: list[list[tuple[int, Any]]], step: Callable[[Any, Any], Any]) -
 
 
 def bits(values: list[float]) -> list[str]:
-    """With the sign of zero; one NaN is as good as another."""
+    """Return the numbers' bits with the sign of zero; one NaN is as good as another."""
     return ["nan" if math.isnan(value) else value.hex() for value in values]
 
 

@@ -15,7 +15,7 @@ from tests.names import stable_repr
 
 @pytest.mark.parametrize("key", [key for key, _ in GOLDEN], ids=[stable_repr(key) for key, _ in GOLDEN])
 def test_a_stand_in_has_the_hash_of_its_key(key: Any) -> None:
-    """For keys of every type."""
+    """The rule holds for keys of every type."""
     assert exact_key_hash(exact_key(key)) == key_hash(key)
 
 
@@ -30,7 +30,7 @@ def test_inside_a_tuple_too(key: Any) -> None:
     width=st.integers(1, 32768),
 )
 def test_the_groups_of_many_keys_are_those_of_each(keys: list[Any], width: int) -> None:
-    """With and without columns."""
+    """The groups are equal with and without columns."""
     found = exact_key_groups([exact_key(key) for key in keys], width)
 
     assert found.tolist() == [key_group(key, width) for key in keys]

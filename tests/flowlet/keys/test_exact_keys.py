@@ -75,7 +75,7 @@ def test_other_types_hash_as_in_java(key: Any, code: int) -> None:
 
 @given(st.text(st.characters(exclude_categories=()), max_size=200) | st.text("ab", min_size=60, max_size=70))
 def test_the_hash_of_a_text_is_the_polynomial_over_its_utf16_units(text: str) -> None:
-    """For short and long ones alike, lone surrogates included."""
+    """The rule holds for short and long texts alike, lone surrogates included."""
     data = text.encode("utf-16-be", "surrogatepass")
     expected = 0
     for (unit,) in struct.iter_unpack(">H", data):
@@ -166,7 +166,7 @@ def test_plain_keys_are_their_own_stand_ins(key: Any) -> None:
     ids=stable_repr,
 )
 def test_instances_of_subclasses_are_the_key_that_they_hold(key: Any, plain: Any) -> None:
-    """Whatever their own ``__eq__`` and ``__hash__`` say."""
+    """The ``__eq__`` and ``__hash__`` of the subclass are not asked."""
     assert exact_key(key) == exact_key(plain)
     assert type(exact_key(key)) is type(exact_key(plain))
     assert key_hash(key) == key_hash(plain)

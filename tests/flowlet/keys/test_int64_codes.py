@@ -29,7 +29,7 @@ def test_codes_count_the_different_keys_in_the_order_of_first_sight(chunks: list
 
 @pytest.mark.parametrize("step", [1, 2**20, 2**40 + 1], ids=["near", "far", "farther"])
 def test_a_table_that_grows_several_times_forgets_nothing(step: int) -> None:
-    """Whatever the distance of the keys, which decides where they collide."""
+    """The distance of the keys decides where they collide, and may be any."""
     table = Int64Codes()
     keys = np.arange(-20_000, 20_000, dtype=np.int64) * step
 

@@ -103,7 +103,7 @@ def test_bytes_of_numpy(keys: list[bytes]) -> None:
 
 
 def test_slices_of_numpy() -> None:
-    """Not contiguous in memory."""
+    """A slice of numpy may lie in pieces of memory."""
     numbers, texts = np.arange(100) * 2**30, np.array([f"k{number}" for number in range(100)])
 
     expect_one_by_one(numbers[::-3], numbers[::-3].tolist())
@@ -130,7 +130,7 @@ UTF8_TEXTS = st.text(max_size=12)
     st.integers(0, 3),
 )
 def test_arrow_arrays(typed: tuple[list[Any], Any], start: int) -> None:
-    """Whole, sliced, in chunks, and by dictionary."""
+    """Arrays may be whole, sliced, in chunks, or by dictionary."""
     keys, kind = typed
     column = pa.array(keys, kind)
     sliced = column.slice(start, 5)
@@ -153,7 +153,7 @@ def test_more_text_than_one_block(letter: str) -> None:
 
 @pytest.mark.parametrize("length", [2047, 2048, 2049, 4095, 4096, 4097, 10_000, 65_534, 65_535, 65_536])
 def test_long_keys(length: int) -> None:
-    """At the end of the table of powers, and beyond it."""
+    """Keys may be as long as the table of powers, or longer."""
     texts = ["a" * length, "b", "", "😀" * length]
     blobs = [b"\xff" * length, b"", b"x"]
 
@@ -184,7 +184,7 @@ def test_a_murmur_hash_without_a_positive_counterpart_becomes_group_0(monkeypatc
     ids=str,
 )
 def test_what_cannot_be_a_key_is_refused(column: Any) -> None:
-    """With the error that a single key gets."""
+    """The error is that of a single key."""
     with pytest.raises(KeyTypeError, match="cannot be a key"):
         column_key_groups(column, 128)
 
@@ -235,7 +235,7 @@ def test_nulls_and_times_of_arrow(column: Any) -> None:
     ids=lambda column: f"{column.dtype}-{len(column)}",
 )
 def test_times_of_numpy(column: "np.ndarray[Any, Any]") -> None:
-    """By scalars: ``tolist`` gives bare counts of nanoseconds."""
+    """Times are taken as scalars: ``tolist`` gives bare counts of nanoseconds."""
     expect_one_by_one(column, list(column))
 
 

@@ -72,7 +72,7 @@ NESTED = st.recursive(
 
 
 def can_be_an_element(key: Any) -> bool:
-    """Not where it holds a list, or is a decimal that signals."""
+    """Return whether the key is hashable: it holds no list, and is no decimal that signals."""
     try:
         hash(key)
     except TypeError:

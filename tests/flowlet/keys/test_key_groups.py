@@ -89,7 +89,7 @@ MURMUR = [
 
 @pytest.mark.parametrize(("code", "mixed"), MURMUR)
 def test_the_murmur_of_flink(code: int, mixed: int) -> None:
-    """With as many key groups as there are numbers, the group of an int is its murmur; never negative."""
+    """The group of an int is its murmur, never negative, if there are as many key groups as numbers."""
     assert key_hash(code) == code
     assert key_group(code, 1 << 31) == mixed
 

@@ -142,7 +142,7 @@ def test_nulls_alone_do_not_tell_of_what_kind_keys_are(nulls: Column, keys: Any)
 
 
 def test_where_the_key_is_no_column_instants_are_no_numbers() -> None:
-    """Nor are they where one is, in a list: its records are looked at one by one."""
+    """Instants are no numbers beside one in a list, either: its records are looked at one by one."""
     day = datetime.date(2024, 1, 1)
     for values, kind in [([1], pa.timestamp("us")), ([day], pa.date32())]:
         assert KeyIndex().slots(ArrowColumn(pa.array(values, kind))) is None
@@ -225,7 +225,7 @@ def test_tables_that_nobody_uses_any_more_are_let_go() -> None:
 
 
 def test_a_column_of_another_kind_is_refused() -> None:
-    """Then 1, 1.0 and True would have to be told apart."""
+    """An index of both would have to tell 1, 1.0 and True apart."""
     ints = KeyIndex()
     assert ints.slots(ArrayColumn(np.array([1, 2]))) is not None
     for other in (

@@ -135,7 +135,7 @@ def test_hashes_are_those_of_columns_of_numbers(local: datetime.datetime) -> Non
 @pytest.mark.parametrize("extreme", [datetime.datetime.min, datetime.datetime.max])  # noqa: DTZ901 - zones come below
 @pytest.mark.parametrize("hours", [-12, 12])
 def test_the_first_and_the_last_instant_are_keys_in_every_zone(extreme: datetime.datetime, hours: int) -> None:
-    """In UTC some lie in a year that Python does not know."""
+    """Some of these instants lie in a year that Python does not know, in UTC."""
     zone = datetime.timezone(datetime.timedelta(hours=hours))
 
     expect_same(extreme.replace(tzinfo=zone), pickle.loads(pickle.dumps(extreme.replace(tzinfo=zone))))

@@ -14,7 +14,7 @@ CHUNKS = st.lists(st.lists(st.text(st.sampled_from("ab"), max_size=3) | SHORT, m
 @given(CHUNKS)
 @pytest.mark.parametrize("num_hashes", [1, 2, 1 << 32], ids=["one hash", "two hashes", "many"])
 def test_codes_count_texts_in_the_order_of_first_sight(num_hashes: int, chunks: list[list[str]]) -> None:
-    """However they lie in the table."""
+    """The texts may lie anywhere in the table."""
     expected: dict[str, int] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -30,7 +30,7 @@ def test_codes_count_texts_in_the_order_of_first_sight(num_hashes: int, chunks: 
 
 
 def test_tables_grow() -> None:
-    """With what was there before."""
+    """A table that grows keeps its codes."""
     codes = TextCodes()
     texts = [f"text{number}" for number in range(20_000)]
 

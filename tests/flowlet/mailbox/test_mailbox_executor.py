@@ -90,7 +90,7 @@ def test_trying_to_yield_says_whether_a_mail_ran(loop: Loop) -> None:
 
 
 class CancellableAction:
-    """Somebody waits for its end."""
+    """An action whose caller waits for its end."""
 
     is_cancelled = False
 
@@ -141,7 +141,7 @@ def test_a_yield_waits_for_a_mail_of_another_thread(loop: Loop) -> None:
 
 
 def test_a_mail_of_the_highest_priority_runs_inside_every_operators_yield(loop: Loop) -> None:
-    """So that an operator that waits still hears of a completed checkpoint."""
+    """An operator that waits still hears of a completed checkpoint."""
     ran: list[str] = []
     loop.processor.executor(MAX_PRIORITY).execute(lambda: ran.append("checkpoint 7 is complete"), "notify")
 

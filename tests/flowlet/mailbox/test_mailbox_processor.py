@@ -219,7 +219,7 @@ def test_resuming_from_another_thread_goes_through_an_urgent_mail(loop: Loop) ->
 
 
 def test_a_stale_resume_does_nothing(loop: Loop) -> None:
-    """Only the current suspension counts, whichever thread resumes the old one."""
+    """The current suspension alone counts, whichever thread resumes the old one."""
     loop.action = loop.suspend
     loop.processor.run_mailbox_step()
     stale = loop.suspension
@@ -312,7 +312,7 @@ class TestSuspendUntil:
         assert loop.processor.waiting_for is None
 
     def test_the_network_thread_resumes_a_parked_task(self, loop: Loop) -> None:
-        """By an urgent mail, which says when the task woke up in its statistics."""
+        """The thread resumes it by an urgent mail, which says when the task woke up in its statistics."""
         signal = AvailabilityFuture()
 
         def act(controller: MailboxProcessor) -> None:
@@ -406,7 +406,7 @@ def test_a_step_runs_one_mail_or_one_default_action_or_nothing(loop: Loop) -> No
 class TestEnding:
     @pytest.mark.parametrize("depth", range(1, 6))
     def test_mails_posted_by_mails_run_before_the_mailbox_quiesces(self, loop: Loop, depth: int) -> None:
-        """However deep (FLINK-24846); afterwards nothing is accepted."""
+        """The mails may post to any depth (FLINK-24846); afterwards no mail is accepted."""
         ran: list[int] = []
 
         def post(level: int) -> None:

@@ -48,7 +48,7 @@ def in_thread(target: Callable[[], object]) -> threading.Thread:
 
 
 def wait_until_parked(box: TaskMailbox, num_parks: int = 1) -> None:
-    """Without a sleep: the mailbox says so itself."""
+    """Wait without a sleep until the mailbox says that its thread has parked."""
     while box.statistics().num_parks < num_parks or "parked" not in repr(box):
         pass
 
@@ -333,7 +333,7 @@ def test_putters_learn_of_the_end(box: TaskMailbox, end: Callable[[TaskMailbox],
 
 
 def test_a_take_sleeps_until_a_mail_comes(box: TaskMailbox) -> None:
-    """And wakes for it, parked once."""
+    """The take wakes for the mail, parked once."""
 
     def put() -> None:
         wait_until_parked(box)

@@ -164,7 +164,7 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
 
 
 class AskedMail:
-    """An action with somebody who waits for its end."""
+    """An action whose sender waits for its end."""
 
     def __init__(self) -> None:
         self.outcome: Future[str] = Future()

@@ -135,7 +135,7 @@ class TestTakeUntil:
         thread.join()
 
     def test_waking_nobody_leaves_nothing_behind(self, box: TaskMailbox) -> None:
-        """Neither before the first park nor after one: the next park really sleeps."""
+        """The next park really sleeps, whether the wake-up came before the first park or after one."""
         box.wake_threadsafe()
         thread = when_parked(box, lambda: box.put_threadsafe(mail("hello")))
         box.take()

@@ -46,7 +46,7 @@ def test_each_kind_of_wait_has_its_own_sum(timings: TaskTimings, clock: Clock) -
 
 
 def test_a_wait_for_the_tasks_own_work_counts_as_busy(timings: TaskTimings, clock: Clock) -> None:
-    """Such as that for asynchronous calls: the task is not held up by others, it holds them up."""
+    """The wait for asynchronous calls is such a wait: the task is not held up by others, it holds them up."""
     timings.mark_start()
     timings.start_wait(WaitKind.IDLE)
     clock.advance(3)
@@ -60,7 +60,7 @@ def test_a_wait_for_the_tasks_own_work_counts_as_busy(timings: TaskTimings, cloc
 
 
 def test_a_wait_in_progress_counts_up_to_now(timings: TaskTimings, clock: Clock) -> None:
-    """And looking at it does not end it."""
+    """A look at the wait does not end it."""
     timings.mark_start()
     timings.start_wait(WaitKind.BACK_PRESSURED)
     clock.advance(3)
@@ -141,7 +141,7 @@ def test_rates_are_shares_of_each_second(timings: TaskTimings, clock: Clock) -> 
 
 
 def test_a_task_is_backpressured_while_it_waits_for_room(timings: TaskTimings) -> None:
-    """In either way; waiting for input is none of them."""
+    """Both waits for room count; a wait for input does not."""
     timings.start_wait(WaitKind.IDLE)
     assert not timings.rates()["is_back_pressured"]
 
@@ -182,7 +182,7 @@ def test_shares_never_exceed_the_second(timings: TaskTimings, clock: Clock) -> N
 
 
 def test_a_task_is_busy_only_while_it_runs(timings: TaskTimings, clock: Clock) -> None:
-    """Not before, when nothing marks its waits, nor afterwards."""
+    """The task is not busy before, when its waits are not marked, nor afterwards."""
     before = timings.rates()
     timings.mark_start()
     clock.advance(5 * SECOND_NS)

@@ -82,7 +82,7 @@ def test_basic_usage(rig: Rig) -> None:
 
 
 def test_get_without_update(rig: Rig) -> None:
-    """Only the accumulated time is up to date between updates."""
+    """The accumulated time alone is up to date between updates."""
     rig.gauge.mark_start()
     rig.clock.advance_ms(10)
     assert rig.numbers() == (0, 0, 10)
@@ -136,7 +136,7 @@ def test_max_single_measurement(rig: Rig) -> None:
 
 
 def test_the_value_is_at_most_the_whole_second(rig: Rig) -> None:
-    """Also when an update came late."""
+    """The update may come late."""
     rig.measure(60_000)
     rig.gauge.update()
 

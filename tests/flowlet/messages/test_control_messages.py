@@ -29,7 +29,7 @@ TABLES: list[tuple[type[msgspec.Struct], Table]] = [(ToTask, Task.HANDLERS), (Fr
 def test_every_message_about_a_task_has_a_row_in_the_table_of_its_receiver(
     base: type[msgspec.Struct], table: Table
 ) -> None:
-    """A message without a row would end the session of whoever gets it."""
+    """A message without a row would end the session of its receiver."""
     assert set(table) == set(kinds_of(base))
 
 
@@ -42,7 +42,7 @@ def test_each_handler_takes_the_message_of_its_row(base: type[msgspec.Struct], t
 
 
 def test_a_message_has_the_name_of_its_class_and_is_read_by_the_other_side_alone() -> None:
-    """So that a message that goes into the wrong direction ends its session."""
+    """A message that goes into the wrong direction ends its session."""
     order, report = AddSplits(bytes(40), [FileSplit("a", 0, 9)], 5), MarkPassed(bytes(40), 3)
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(order))["type"] == "AddSplits"
@@ -53,7 +53,7 @@ def test_a_message_has_the_name_of_its_class_and_is_read_by_the_other_side_alone
 
 
 def test_a_message_names_its_attempt_first() -> None:
-    """So a reader of a log, or of the bytes, knows what it is about."""
+    """A reader of a log, or of the bytes, knows what the message is about."""
     kinds: list[type[Any]] = [*kinds_of(ToTask), *kinds_of(FromTask)]
 
     assert {kind.__struct_fields__[0] for kind in kinds} == {"attempt"}

@@ -65,7 +65,7 @@ def test_a_distribution_has_sum_count_and_bounds() -> None:
 
 
 def test_a_meter_tells_the_rate_of_its_time_span() -> None:
-    """And of the time since it was made, until that is as long as the span."""
+    """The rate is that of the time since the meter was made, until that is as long as the span."""
     clock = ManualNanos()
     registry = MetricRegistry(clock)
     meter = registry.group.meter("events", 10)

@@ -59,7 +59,7 @@ def test_a_remote_cluster_needs_a_directory() -> None:
 
 
 def test_an_option_of_checkpoints_without_an_interval_is_refused() -> None:
-    """Its author believes that checkpoints are taken."""
+    """The author of such options believes that checkpoints are taken."""
     with pytest.raises(
         ConfigError,
         match=r"'execution.checkpointing.mode' is set and has no effect, because no checkpoints are taken: set 'exec",

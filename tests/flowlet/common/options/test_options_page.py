@@ -24,7 +24,7 @@ def test_every_option_says_what_it_decides() -> None:
 def test_a_page_that_lacks_an_option_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So the test above can fail."""
+    """The test above is able to fail."""
     added = Option("flowlet.new", str, "a text")
     monkeypatch.setattr(options_page, "KNOWN", (*KNOWN, added))
     monkeypatch.setattr(options_page, "meanings", lambda: {"flowlet.new": "what it decides"})

@@ -191,7 +191,7 @@ AWARE = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.time
 def test_a_value_that_would_come_out_as_another_is_refused(
     url: str, type_info: TypeInformation, value: Any, reason: str
 ) -> None:
-    """Before a statement runs, so that no server is needed."""
+    """The value is refused before a statement runs, so that no server is needed."""
     if url == "postgresql":
         pytest.importorskip("psycopg")
     row = Types.ROW_NAMED(["id", "name"], [Types.LONG(), type_info])

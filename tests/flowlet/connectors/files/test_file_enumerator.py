@@ -97,7 +97,9 @@ def test_a_path_that_is_given_twice_is_read_twice(tmp_path: Path) -> None:
 
 
 def test_ranges_cover_each_file_in_equal_steps_where_it_can_be_cut(tmp_path: Path) -> None:
-    """Not a compressed one, and none in a charset in which no line end can be found without reading all before it."""
+    """A compressed file is read whole, and so is one in a charset in which a line end is found only by reading all
+    before it.
+    """
     path, compressed = write(tmp_path, **{"a": 25, "b.gz": 25})
 
     splits = all_splits([path], split_bytes=10)
@@ -116,7 +118,7 @@ def test_several_readers_get_the_largest_files_first_and_one_gets_them_in_order(
 
 
 def test_small_files_travel_together_but_no_more_than_half_a_share(tmp_path: Path) -> None:
-    """Else the last reader to ask would find nothing, and every file would cost a question."""
+    """The last reader to ask would otherwise find no file, or every file would cost a question."""
     enumerator = FileSplitEnumerator(FileSet(tuple(write(tmp_path, **{f"f{number:03}": 10 for number in range(100)}))))
     enumerator.discover(num_readers=2)
 

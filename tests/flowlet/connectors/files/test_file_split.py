@@ -40,7 +40,7 @@ def test_the_end_of_the_name_says_how_a_file_is_compressed(path: str, compressio
     ],
 )
 def test_an_archive_and_a_compression_that_no_reader_knows_are_refused(path: str, head: bytes, message: str) -> None:
-    """With what it is, and what to do: their bytes are no lines."""
+    """The error names the format and a way out: its bytes are no lines."""
     with pytest.raises(
         FlowletError,
         match=f"cannot read {path}: {message}, which a file source does not read; unpack it, or compress it",

@@ -90,7 +90,7 @@ CONTENTS = (st.lists(FRAGMENTS, max_size=30).map(b"".join) | st.binary(max_size=
 def test_splits_together_give_every_line_once(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, split_bytes: int, block_bytes: int
 ) -> None:
-    """Whatever the bytes, the sizes of splits and of reads; a line that spans splits belongs to one."""
+    """The bytes, and the sizes of splits and of reads, are arbitrary; a line that spans splits belongs to one."""
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_bytes(content)
 
@@ -273,7 +273,7 @@ class TestWaiting:
         assert asked == [0.0, 0.5]
 
     def test_a_split_that_has_ended_is_open_no_more(self, tmp_path: Path) -> None:
-        """Also while the reader waits for the next one: the watermark must not wait for what has been read."""
+        """The watermark must not wait for a split that was read, even while the reader waits for the next one."""
         (tmp_path / "a").write_text("one")
         reader = TextLineReader("UTF-8")
         reader.start(lambda: None)
@@ -306,7 +306,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 def test_compressed_files_are_read_whole_by_the_end_of_their_names(suffix: str, tmp_path: Path) -> None:
-    """In whatever blocks, and also if several compressed streams follow each other."""
+    """The blocks have any sizes, and several compressed streams may follow each other."""
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESSED[suffix](CONTENT[:100_000]) + COMPRESSED[suffix](CONTENT[100_000:]))
 
@@ -363,7 +363,7 @@ GARBAGE, ZEROS = b"garbage that no stream begins with", b"\0\0\0"
     ],
 )
 def test_what_stands_behind_a_stream_and_is_none_is_an_error(suffix: str, damage: bytes, tmp_path: Path) -> None:
-    """Else the records of a damaged second stream would be missing in silence.  In gzip zeros are padding."""
+    """The records of a damaged second stream would otherwise be missing in silence.  In gzip zeros are padding."""
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESSED[suffix](b"1\n") + damage + COMPRESSED[suffix](b"2\n"))
 
@@ -373,7 +373,7 @@ def test_what_stands_behind_a_stream_and_is_none_is_an_error(suffix: str, damage
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 def test_a_second_stream_that_is_cut_short_is_named(suffix: str, tmp_path: Path) -> None:
-    """At whatever byte, also inside its first ones."""
+    """The cut may be at any byte, also inside the first ones."""
     path = tmp_path / f"a{suffix}"
     second = COMPRESSED[suffix](b"2\n")
     for num_bytes in (1, 2, 5, len(second) - 1):
@@ -443,7 +443,7 @@ def test_files_without_a_size_are_read_to_their_end() -> None:
 
 
 def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(tmp_path: Path) -> None:
-    """Not open yet: unknown; closed: as it was."""
+    """The progress of a reader that is not open yet is unknown; that of a closed one stays as it was."""
     (tmp_path / "a").write_bytes(b"one\n")
     operator = SourceOperator(text_lines(FileSet((str(tmp_path / "a"),))))
     assert operator.progress is None
@@ -474,7 +474,9 @@ def test_a_reader_goes_on_with_the_next_line_wherever_it_was_stopped(
     stops: list[int],
     chunk_lines: int,
 ) -> None:
-    """Also if blocks have other sizes then, several times, and in files that are read as a whole."""
+    """The reader may be stopped several times, with blocks of other sizes afterwards, and in files that are read as a
+    whole.
+    """
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     split_bytes, *block_sizes = sizes

@@ -64,7 +64,7 @@ def test_attempts_of_other_lengths_are_refused() -> None:
 
 
 def test_a_partition_is_complete_with_the_checkpoint_that_holds_its_end() -> None:
-    """Not with one that was taken before; one that failed is made up for by the next."""
+    """A checkpoint that was taken before does not count; one that failed is made up for by the next."""
     ledger = PartitionLedger()
     cursor = ledger.open(KEY, 0, 0)
     ledger.admit(cursor, 10)

@@ -206,7 +206,7 @@ class SlowConsumer(SilentConsumer):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_each_call_to_silent_brokers_can_be_cancelled(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two short slices, not when its 30 seconds are over."""
+    """The call ends between two short slices, not when its 30 seconds are over."""
     brokers = SlowBrokers(call, silence_s=1_000.0)
 
     def check() -> None:
@@ -303,7 +303,7 @@ class WaitingSink(Sink):
 
 
 def test_a_job_whose_writer_waits_for_another_system_can_be_cancelled() -> None:
-    """Its context tells it; without that, the task would hold its TaskManager up."""
+    """The writer's context tells it of the cancel; without that, the task would hold its TaskManager up."""
     with MiniCluster(1) as cluster:
         env = cluster.environment()
         env.from_collection([1]).sink_to(WaitingSink())
@@ -321,7 +321,7 @@ def test_a_job_whose_writer_waits_for_another_system_can_be_cancelled() -> None:
 
 @pytest.mark.slow
 def test_a_job_whose_brokers_are_silent_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, not when its messages have expired, five minutes later."""
+    """The job ends at once, not when its messages have expired, five minutes later."""
     waits, flush = threading.Event(), KafkaWriter.flush
 
     def observed(writer: KafkaWriter, *, end_of_input: bool) -> None:

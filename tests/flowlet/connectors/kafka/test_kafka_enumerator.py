@@ -66,7 +66,7 @@ def discovered(table: Table, topics: KafkaTopics, num_readers: int = 1) -> Kafka
     ],
 )
 def test_offsets_are_numbers_when_a_partition_is_found(rule: OffsetRule, expected: list[int]) -> None:
-    """For the start as for the end."""
+    """Offsets become numbers for the start as for the end."""
     table = Table({("t", 0): (3, 9), ("t", 1): (5, 8)}, {("t", 0): 4})
 
     starts = discovered(table, topics(rule)).next_splits(0)
@@ -94,7 +94,7 @@ def test_each_partition_has_one_reader_and_those_of_a_topic_go_round(num_readers
 
 
 def test_a_new_partition_is_read_from_its_beginning() -> None:
-    """Whatever the start is, and once, however often it is found."""
+    """A new partition is read once, however often it is found, whatever the start of the others is."""
     table = Table({("t", 0): (0, 9)})
     enumerator = discovered(table, topics(LATEST, interval_ms=1_000))
     enumerator.next_splits(0)
@@ -122,7 +122,7 @@ def test_a_search_changes_nothing_before_its_result_is_added() -> None:
 
 
 def test_a_restored_enumerator_has_what_was_not_assigned() -> None:
-    """With other readers, and without asking a broker."""
+    """The number of readers may change, and no broker is asked."""
     before = discovered(Table({("t", number): (number, 9) for number in range(4)}), topics(stop=LATEST), 2)
     assigned = before.next_splits(0)
 

@@ -332,7 +332,7 @@ def test_a_partition_whose_last_records_wait_is_committed_again_when_they_are_pr
 
 
 def test_nothing_is_committed_while_records_of_a_checkpoint_before_wait(driven: Any) -> None:
-    """Their offsets are not known any more."""
+    """The offsets of such records are not known any more."""
     driver = driven(KafkaSplit("t", 0, 5), **{"group.id": "g"})
     driver.reader.snapshot_position()
     driver.reader.position_taken(1, 4)

@@ -150,7 +150,7 @@ def test_a_reader_that_had_ended_has_nothing_to_deal_out() -> None:
 
 
 def test_numbers_are_dealt_out_in_ascending_order() -> None:
-    """So that no reader goes back in event time."""
+    """No reader goes back in event time."""
     positions = [NumberPosition(((6, 8),)), NumberPosition(((0, 2), (8, 10)))]
 
     shares = [
@@ -162,7 +162,7 @@ def test_numbers_are_dealt_out_in_ascending_order() -> None:
 
 
 def test_the_position_of_an_older_flowlet_is_refused() -> None:
-    """Its enumerator would hand out everything again."""
+    """The enumerator of an older flowlet would hand out all numbers again."""
     former: Any = ((2, 4),)
     source = numbered_records(0, 4)
 
@@ -195,7 +195,7 @@ def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
 
 @pytest.mark.parametrize(("per_second", "parallelism"), [(7, 1), (100, 3), (5_000, 2)])
 def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -> None:
-    """Over ten seconds of a manual clock; 1,000 records are the largest chunk."""
+    """The rate holds over ten seconds of a manual clock; 1,000 records are the largest chunk."""
     clock = TestProcessingTimeService()
     source = numbered_records(0, 10**9, limit=RateLimiterStrategy.per_second(per_second))
     readers = started(source, parallelism)

@@ -10,7 +10,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.mark.parametrize(("per_second", "seconds"), [(0.5, 40), (1, 20), (3, 20), (1_000, 3), (123_456, 2)])
 def test_a_reader_that_is_polled_when_it_may_keeps_the_rate(per_second: float, seconds: int) -> None:
-    """To the record: the rate times the time, and the first one, which may be given at once."""
+    """The number of records is exactly the rate times the time, and the first one, which may be given at once."""
     limit, now_ns, total = RecordRateLimit(RateLimiterStrategy.per_second(per_second), 1), 0, 0
 
     while now_ns <= seconds * SECOND_NS:
@@ -26,7 +26,7 @@ def test_a_reader_that_is_polled_when_it_may_keeps_the_rate(per_second: float, s
 
 @given(st.floats(0.1, 1e6), st.lists(st.integers(0, 5 * SECOND_NS), min_size=1, max_size=20))
 def test_no_time_has_more_than_its_share_and_one_second(per_second: float, steps: list[int]) -> None:
-    """However irregular the polls are."""
+    """The polls may be as irregular as they like."""
     limit, now_ns = RecordRateLimit(RateLimiterStrategy.per_second(per_second), 1), 0
     given_at: list[tuple[int, int]] = []
 

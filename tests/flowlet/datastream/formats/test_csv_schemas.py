@@ -129,7 +129,7 @@ def test_if_errors_are_ignored_a_field_that_does_not_fit_or_is_missing_is_none(
 @pytest.mark.parametrize("ignores", [False, True])
 @pytest.mark.parametrize("num_characters", [131_072, 131_073, 1_000_000])
 def test_a_field_may_be_longer_than_what_pythons_csv_takes(num_characters: int, ignores: bool) -> None:
-    """Its limit of 131,072 characters would make an error of it, or nothing at all."""
+    """Python's limit of 131,072 characters would make an error of the field, or lose it."""
     long = "x" * num_characters
     schema = Reader(PAIR).set_ignore_parse_errors(ignores).build()
 

@@ -73,7 +73,7 @@ def test_a_job_joins_what_lies_close_together(mode: RuntimeExecutionMode) -> Non
 
 
 class NotStartedError(FlowletError):
-    """Instead of running a job."""
+    """Raised instead of running a job."""
 
 
 def built(change: Callable[[IntervalJoin], IntervalJoined]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_partitions_of_two_writes_are_not_added_up() -> None:
 
 
 def test_a_new_run_counts_anew_and_knows_what_drivers_have_said() -> None:
-    """Also one of another JobManager, which begins with a checkpoint."""
+    """The run may be that of another JobManager, which begins with a checkpoint."""
     writes = GateWrites(2, 1)
     writes.announce("job")
     complete(writes, 0, "other")
@@ -65,7 +65,7 @@ def test_a_partition_counts_when_every_subtask_has_it_and_once() -> None:
 
 @pytest.mark.parametrize("is_commit_first", [True, False])
 def test_an_announced_write_is_complete_when_it_is_committed_and_counted(is_commit_first: bool) -> None:
-    """In either order: the driver may be faster than the last report."""
+    """The driver may be faster than the last report, so either order will do."""
     writes = GateWrites(2, 2)
     writes.announce("job")
     steps: list[Callable[[], bool]] = [lambda: complete(writes, 1), lambda: writes.commit("job", 0, 2)]
@@ -154,7 +154,7 @@ def test_a_large_write_is_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_first_write_with_all_its_partitions_at_all_subtasks_is_complete(
     reports: list[tuple[str, int, int]],
 ) -> None:
-    """Whatever is reported in whatever order."""
+    """The reports may come in any order."""
     writes = GateWrites(2, 3)
     seen: set[tuple[str, int, int]] = set()
     for job, partition, subtask in reports:

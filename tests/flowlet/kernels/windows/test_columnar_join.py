@@ -114,7 +114,7 @@ def run_case(seed: int, kind: str) -> None:
 
 @pytest.mark.slow
 def test_many_rows_wait_in_sorted_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are joined as few are."""
+    """Many rows are joined as few are."""
     monkeypatch.setattr(window_shapes, "_MAX_RUNS", 2)
     for seed in range(8):
         run_case(seed, JOIN_KINDS[seed % 4])

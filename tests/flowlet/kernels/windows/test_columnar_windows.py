@@ -225,6 +225,6 @@ def test_runs_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(2_000, 5_000, 500))
 def test_thousands_of_random_windows(first: int) -> None:
-    """In shares, each of which ends in time when other tests run beside it."""
+    """The windows are tried in shares, each of which ends in time when other tests run beside it."""
     for seed in range(first, first + 500):
         run_case(seed)

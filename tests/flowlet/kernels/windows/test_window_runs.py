@@ -28,7 +28,7 @@ def rows_of(runs: list[Run]) -> list[Row]:
 @pytest.mark.slow
 @pytest.mark.parametrize("saves_rows", [False, True])
 def test_random_rows_come_out_once_before_their_pane(monkeypatch: pytest.MonkeyPatch, *, saves_rows: bool) -> None:
-    """In whatever runs they lie; those of one pane in the order in which they came."""
+    """Rows lie in any runs; those of one pane keep the order in which they came."""
     for name, number in (("_MAX_RUNS", 5), ("_MIN_PENDING_ROWS", 30)):
         monkeypatch.setattr(window_shapes, name, number)
     rng = random.Random(0)
@@ -55,7 +55,7 @@ def test_random_rows_come_out_once_before_their_pane(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_of_later_panes_are_not_touched() -> None:
-    """However many wait."""
+    """The number of rows that wait makes no difference."""
     rows = WindowRuns(Run.in_order, saves_rows=False)
     for pane in range(window_shapes._MAX_RUNS):
         rows.add(run_of([(pane, number) for number in range(50)]))
@@ -79,7 +79,7 @@ def test_small_chunks_do_not_become_many_runs() -> None:
 
 
 def test_a_row_is_joined_a_few_times_at_most() -> None:
-    """However many small chunks come behind many rows."""
+    """Many small chunks may come behind many rows."""
     num_joined = 0
 
     def joined(run: Run) -> Run:
