@@ -15,7 +15,7 @@ FORMER_PLACE: Final = "flowlet.former_place"
 
 @contextmanager
 def under_former_names(*things: Any) -> Iterator[dict[str, str]]:
-    """In the block each thing lies in ``FORMER_PLACE``; gives the lines of ``RENAMED`` for them."""
+    """Let each thing lie in ``FORMER_PLACE`` within the block; yield the lines of ``RENAMED`` for them."""
     module = ModuleType(FORMER_PLACE)
     renamed = {}
     with ExitStack() as stack:

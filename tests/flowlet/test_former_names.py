@@ -49,7 +49,7 @@ READERS: dict[str, Read] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_values_that_name_our_classes_by_former_names_are_read(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not if nothing says what has become of them; and today's names are still read."""
+    """A former name that is not explained is refused; today's names are still read."""
     with under_former_names(Instant, RowKind) as renamed:
         data = dumps_record(VALUE)
     assert FORMER_PLACE.encode() in data

@@ -84,7 +84,7 @@ def named(text: str, counts: Counts) -> Name:
 
 
 class Numbers(SplitSource):
-    """So many numbers per split."""
+    """A source with a number of records per split."""
 
     def __init__(self, num_records: int, max_open_splits: int | None) -> None:
         self.max_open_splits = max_open_splits

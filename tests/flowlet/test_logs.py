@@ -117,7 +117,7 @@ def test_console_without_a_terminal_has_no_colours() -> None:
 
 
 def test_lines_of_a_task_thread_carry_its_names_and_others_do_not() -> None:
-    """Whichever logger a user's function takes."""
+    """The function may take either logger."""
     stream = io.StringIO()
     configure_logging("info", "json", stream)
 
@@ -168,7 +168,7 @@ def test_unknown_settings_are_named_with_what_is_allowed(level: str, log_format:
 
 
 def test_an_embedded_cluster_leaves_the_users_loggers_alone() -> None:
-    """Also those of other libraries, and what the program has set for ours."""
+    """The loggers of other libraries stay, and so do the program's settings for ours."""
     mine = logging.NullHandler()
     logging.getLogger("flowlet").addHandler(mine)
     loggers = [logging.getLogger(name) for name in ("", "aiohttp", "asyncio", "flowlet", "netstack")]

@@ -124,7 +124,7 @@ def test_representations_and_rows_can_be_told_apart() -> None:
 
 @pytest.mark.parametrize("timestamps", [None, [1, 2, 3]])
 def test_a_chunk_without_keys_is_the_same_records(timestamps: list[int] | None) -> None:
-    """In a list or in columns, with keys or without."""
+    """The chunk may be a list or columns, with keys or without."""
     keyed_list = Chunk(list(TUPLES), timestamps)
     keyed_list.keys, keyed_list.key_field = ["a", "b", "c"], 0
     table = columns_of(TUPLES)

@@ -141,7 +141,7 @@ def test_results_are_those_of_the_heap_record_by_record(
     turn: int,
     backend: Callable[[int], MakeBackend],
 ) -> None:
-    """Also after a restart from a full snapshot, in either back end."""
+    """Results are equal after a restart from a full snapshot, too, in either back end."""
     of_list = chunks_of(seed, "list", first, kind, turn)
     chunks = chunks_of(seed, form, first, kind, turn)
     heap = Harness(MAKE[name]())
@@ -179,7 +179,7 @@ def test_keys_of_all_types_are_told_apart(
 
 @pytest.mark.parametrize("record", [["a", 1], ("a", 1, 2), ("a", 1)])
 def test_a_row_of_another_form_is_taken_as_it_is(record: Any, backend: Callable[[int], MakeBackend]) -> None:
-    """Whose generation is over, in the middle of records of a simpler form."""
+    """The row's generation is over, in the middle of records of a simpler form."""
     harness = Harness(KeyedSumOperator(KEY, 1), make_backend=backend(1))
     harness.process(("b", 1), record)
     harness.process(("b", 2))

@@ -55,7 +55,7 @@ class CountUpTo(KeyedBroadcastProcessFunction):
 
 
 class Does(KeyedBroadcastProcessFunction):
-    """Does what the test says, on either side, and in a timer."""
+    """A function that does what the test says, on either side, and in a timer."""
 
     def __init__(
         self,

@@ -208,9 +208,9 @@ def test_an_operator_does_the_same_with_chunks_and_with_records(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_does_the_same_with_one_very_big_chunk(name: str) -> None:
-    """More records than any internal chunk has; of failing cases, the records up to the first failure.
+    """A chunk has more records than any internal chunk; in failing cases, records up to the first failure count.
 
-    As with chunks of 50, which the tests above compare with single records.
+    The comparison is with chunks of 50, which the tests above compare with single records.
     """
     case = CASES[name]
     rng = random.Random(name)

@@ -79,7 +79,7 @@ RECORDS = PLAIN_PAIRS | PAIRS | FLOAT_PAIRS | TRIPLES | MIXED | LISTS
 def test_sums_are_those_of_a_loop_over_single_records(
     emit_on_finish: bool, selector: Any, values: list[Any], size: int
 ) -> None:
-    """For chunks of any size, keys that Python calls equal, and records of changing kinds."""
+    """Chunks have any size; keys may be equal for Python, and records of changing kinds."""
     running, final = reference(values, first_field, add_field(1))
 
     found, _ = results(KeyedSumOperator(selector, 1, emit_on_finish=emit_on_finish), values, size=size)
@@ -100,7 +100,7 @@ def test_any_position_can_be_summed_by_any_key(values: list[Any], size: int, pos
 @pytest.mark.parametrize("emit_on_finish", [False, True], ids=["streaming", "batch"])
 @given(values=st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=15), size=st.integers(1, 20))
 def test_reductions_are_those_of_a_loop_over_single_records(emit_on_finish: bool, values: list[Any], size: int) -> None:
-    """With a function for which the order of its arguments and of the records matters."""
+    """The order of the function's arguments and of the records matters."""
 
     def reduce(so_far: Any, record: Any) -> Any:
         return (so_far[0], so_far[1] * 10 + record[1])
@@ -150,7 +150,7 @@ def test_results_have_the_timestamps_of_their_records() -> None:
 
 @pytest.mark.parametrize("timestamps", [None, list(range(2500))], ids=["without", "with timestamps"])
 def test_batch_results_come_at_the_end_in_chunks(timestamps: list[int] | None) -> None:
-    """In the order of first sight; at the end of event time if the records had times."""
+    """Results come in the order of first sight, and at the end of event time if the records had times."""
     harness = Harness(KeyedSumOperator(first_field, 1, emit_on_finish=True))
     harness.process(*((key, 1) for key in range(2500)), timestamps=timestamps)
     harness.process((2499, 1), (0, 5))
@@ -208,7 +208,7 @@ class Bag:
 )
 @pytest.mark.parametrize("is_restored", [False, True])
 def test_results_that_change_later_were_emitted_as_they_were(chunks: list[list[Any]], is_restored: bool) -> None:
-    """Wherever they are among records that cannot change."""
+    """Such results may be anywhere among records that cannot change."""
     output = RecordingOutput()
     running: dict[str, list[Any]] = {}
     expected = []
@@ -331,7 +331,7 @@ def test_the_state_goes_with_close() -> None:
     "values", [[("a", 10**400), ("a", 1.5)], [("a", Decimal("Infinity")), ("a", Decimal("-Infinity"))]]
 )
 def test_a_sum_that_python_cannot_compute_names_the_record(values: list[Any]) -> None:
-    """Also among plain pairs, which take a path of their own."""
+    """The record may be among plain pairs, which take a path of their own."""
     harness = Harness(KeyedSumOperator(lambda record: record[0], 1))
 
     with pytest.raises(UserFunctionError) as caught:

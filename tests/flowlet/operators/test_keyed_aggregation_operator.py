@@ -71,7 +71,7 @@ STREAMS = st.lists(CHUNKS, max_size=4) | st.lists(CHUNKS | ODD_CHUNKS, max_size=
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that tests need few records."""
+    """Make columns of few records already, so that tests need few."""
     monkeypatch.setattr(keyed_aggregation_operator, "MIN_COLUMN_ROWS", 3)
 
 
@@ -141,7 +141,7 @@ def test_columns_are_only_another_way_to_say_records(
     has_timestamps: bool,
     stops_at: int | None,
 ) -> None:
-    """Also after a restart from a snapshot, in whatever form the state was."""
+    """Results are equal after a restart from a snapshot, too, in whatever form the state was."""
     wanted = run(lambda: make(**options), stream, "list", has_timestamps=has_timestamps)
 
     for form in ("columns", "codes"):
@@ -220,7 +220,7 @@ def test_columns_come_out_where_columns_go_in() -> None:
 
 
 def test_small_chunks_are_done_record_by_record_until_a_large_one_comes() -> None:
-    """Then their state goes over into columns; from there on small ones are done in columns, too."""
+    """The state goes over into columns with the large chunk; from there on small ones are done in columns, too."""
     harness = Harness(KeyedSumOperator(KEY, 1))
 
     for records in ([("a", 1)], [("a", 2), ("b", 1)], [("b", 1), ("c", 1), ("a", 4)], [("c", 1)]):

@@ -92,7 +92,7 @@ AGGREGATIONS: dict[str, Callable[..., StreamOperator]] = {
 def test_every_aggregation_goes_on_from_a_snapshot_that_was_stored(
     kind: str, emitted: dict[str, bool], sizes: list[int], keys: list[Any], first: float, crash: int
 ) -> None:
-    """In columns (large chunks) or not, with keys of one type or of several."""
+    """The state may be in columns (large chunks) or not, with keys of one type or of several."""
     chunks = [
         [(keys[number % len(keys)], first + (number * 7 + size) % 11) for number in range(size)] for size in sizes
     ]

@@ -130,7 +130,7 @@ def test_the_key_of_a_record_is_taken_only_for_a_function_with_state(function: M
 
 
 class Forgetful(KeyedProcessFunction):
-    """Its state is cleaned at records that do not use it."""
+    """A function whose state is cleaned at records that do not use it."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = ValueStateDescriptor("n")
@@ -145,7 +145,7 @@ class Forgetful(KeyedProcessFunction):
 
 @pytest.mark.parametrize(("num_records", "num_kept"), [(0, 1), (3, 0)])
 def test_records_that_do_not_use_a_state_clean_it(num_records: int, num_kept: int) -> None:
-    """On the clock of the task."""
+    """The clean-up is by the clock of the task."""
     with KeyedOneInputOperatorHarness(Forgetful(), by_key) as harness:
         harness.process_element(("a", "write"))
         harness.process_element(("b", "nothing"))

@@ -31,7 +31,7 @@ def test_one_histogram_per_source() -> None:
 
 
 def test_a_latency_is_the_time_since_the_mark() -> None:
-    """Also a negative one, of clocks that disagree."""
+    """A latency may be negative if clocks disagree."""
     stats = LatencyStats(OPERATOR, 0)
 
     stats.report(LatencyMarker(100, SOURCES[0], 0), 107)
@@ -83,7 +83,7 @@ def test_a_histogram_has_room() -> None:
 
 
 def test_a_source_marks_at_once_and_then_periodically() -> None:
-    """Until it is closed; the mark is the time at which it was sent."""
+    """The marks end with the source; a mark is the time at which it was sent."""
     clock = TestProcessingTimeService(1000)
     output = RecordingOutput()
     operator = SourceOperator(CollectionSource([]))

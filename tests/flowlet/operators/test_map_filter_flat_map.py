@@ -107,7 +107,7 @@ def test_function_objects_are_called_by_their_method(operator: StreamOperator, v
 @pytest.mark.parametrize("make", [MapOperator, FlatMapOperator, FilterOperator])
 @pytest.mark.parametrize("timestamps", [None, [1, 2, 3, 4, 5]])
 def test_the_record_that_failed_is_named(make: Any, timestamps: list[int] | None) -> None:
-    """Not the first nor the last of its chunk; the user's exception is the cause."""
+    """The error names the very record of the chunk; the user's exception is the cause."""
     harness = Harness(make(fail_on_three, name="check"), subtask=2, parallelism=4)
 
     with pytest.raises(UserFunctionError) as caught:
@@ -194,7 +194,7 @@ def test_a_type_error_of_the_users_own_iterator_is_shown_as_it_is() -> None:
 
 
 def test_a_generator_is_read_no_further_than_its_consumers_are() -> None:
-    """More results than fit into memory: after each chunk the consumers have their turn."""
+    """The consumers have their turn after each chunk, even with more results than fit into memory."""
     made: list[int] = []
 
     def endless(value: int) -> Iterator[int]:

@@ -30,8 +30,8 @@ class One:
 
 @pytest.mark.parametrize("kind", [Without, WithDefault, One])
 def test_a_record_that_nobody_holds_is_not_copied(kind: Any) -> None:
-    """Not a wrong result: only slower (``record_shape._write_attributes`` binds ``d``, ``owned`` counts the references
-    of the dict).
+    """Copies would only be slower, not wrong (``record_shape._write_attributes`` binds ``d``, ``owned`` counts the
+    references of the dict).
     """
     made: list[int] = []
 

@@ -114,7 +114,7 @@ def test_processing_time_timers_emit_without_timestamp() -> None:
 
 
 def test_the_key_is_the_users_own() -> None:
-    """Not the stand-in that tells 1 from True."""
+    """The key is not the stand-in that tells 1 from True."""
 
     class Keys(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
@@ -176,7 +176,7 @@ def test_a_keyed_function_inside_a_chain_has_its_keys() -> None:
 
 
 def test_a_key_that_came_with_a_record_is_its_key() -> None:
-    """In a list of its own, where it is no field."""
+    """The keys come in a list of their own, as they are no field."""
 
     class Keys(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:

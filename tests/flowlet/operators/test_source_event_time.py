@@ -69,7 +69,7 @@ class Given(Source):
 
 
 class Driver:
-    """A source with a clock that the test moves, and somebody who listens to its reports."""
+    """A source with a clock that the test moves, and a listener to its reports."""
 
     def __init__(
         self, strategy: WatermarkStrategy, reader: Reader | None = None, *, emits_watermarks: bool = True
@@ -226,7 +226,7 @@ class TestFiles:
     def test_each_file_has_a_watermark_of_its_own_and_holds_nothing_back_once_it_has_ended(
         self, tmp_path: Path
     ) -> None:
-        """Neither do files that nobody reads yet."""
+        """Files that no reader has begun hold back nothing, either."""
         reader: Any = TextLineReader("UTF-8")
         reader.start(lambda: None)
         driver = Driver(MONOTONOUS.with_timestamp_assigner(LineIsTime()), reader)

@@ -55,7 +55,7 @@ class Driver:
 
 
 class Doubled(TimestampAssigner):
-    """Twice the value; fails for texts."""
+    """Assigns twice the value; fails for texts."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, int]] = []
@@ -160,7 +160,7 @@ def test_a_generator_may_emit_inside_a_chunk() -> None:
 
 
 def test_a_generator_may_say_that_the_stream_is_idle() -> None:
-    """Once; the next watermark makes it active again."""
+    """The status is sent once; the next watermark makes the stream active again."""
     driver = Driver(WatermarkStrategy.for_generator(Punctuated))
 
     driver.process(0, 0, 1, 2, timestamps=[1, 1, 5, 6])
@@ -314,7 +314,7 @@ def test_a_stream_of_records_from_the_far_future_is_not_idle(strategy: Watermark
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_the_size_of_chunks_changes_nothing(size: int) -> None:
-    """Neither for generators that look at chunks nor for those that look at records."""
+    """The results are equal for generators that look at chunks and for those that look at records."""
     records = [3, 8, 1, 12, 5, 14, 2]
     for strategy in (MONOTONOUS, WatermarkStrategy.for_generator(Punctuated)):
         driver = Driver(strategy.with_timestamp_assigner(Doubled()))

@@ -102,7 +102,7 @@ def test_any_callable_is_a_function(function: Any) -> None:
 
 
 def test_a_class_with_the_method_is_a_callable() -> None:
-    """Its instances are function objects, the class makes records."""
+    """Instances of the class are function objects; the class itself makes records."""
     assert UserFunction(Recorder, "map").call is Recorder
 
 

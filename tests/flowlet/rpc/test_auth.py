@@ -103,7 +103,7 @@ def test_the_window_is_a_minute_both_ways(skew_ms: int, accepted: bool) -> None:
 
 @pytest.mark.parametrize("sent_ms", [NOW - 60_000, NOW, NOW + 60_000])
 def test_a_replay_is_refused_at_every_later_time(sent_ms: int) -> None:
-    """First as a replay, and from the moment that the nonce may be forgotten as expired."""
+    """A replay is refused as such, and as expired from the moment that the nonce may be forgotten."""
     verifier = RequestVerifier(SECRET, START)
     header = signed(now_ms=sent_ms)
     verifier.verify(header, LINE, NOW)

@@ -114,7 +114,7 @@ def request(
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_a_signed_head_opens_the_door(step: int) -> None:
-    """However it is cut; all that came is passed on, and the time is over."""
+    """The head may be cut anywhere; all bytes that came are passed on, and the time is over."""
     door = Door()
     connection, data = door.connect(), request() + b"the body"
 
@@ -259,7 +259,7 @@ def test_at_the_end_all_that_wait_are_cut() -> None:
     [OSError(107, "Transport endpoint is not connected"), RuntimeError("Cannot call write_eof() after write()")],
 )
 def test_a_peer_that_is_gone_when_it_is_answered_is_forgotten(error: Exception) -> None:
-    """The loop's protocols must not raise: it would log a traceback for whoever hangs up early."""
+    """An error of the loop's protocol would log a traceback for every peer that hangs up early."""
     door = Door()
     connection = door.connect()
     connection.eof_error = error
@@ -271,7 +271,7 @@ def test_a_peer_that_is_gone_when_it_is_answered_is_forgotten(error: Exception) 
 
 
 def test_a_connection_without_an_address_is_cut() -> None:
-    """Its peer reset it before the loop could ask for the address."""
+    """The peer of such a connection reset it before the loop could ask for the address."""
     door = Door()
     connection = door.connect()
     connection.sockname = None

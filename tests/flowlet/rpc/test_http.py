@@ -1,6 +1,4 @@
-"""Tests of ``flowlet.rpc.http``: client and server over a real socket, and what happens when one of them is somebody
-else.
-"""
+"""Tests of ``flowlet.rpc.http``: client and server over a real socket, also if one of them is a stranger."""
 
 import gzip
 import socket
@@ -96,7 +94,7 @@ async def client(server: Echo) -> AsyncIterator[RpcClient]:
 
 @pytest_asyncio.fixture
 async def plain() -> AsyncIterator[aiohttp.ClientSession]:
-    """A client of somebody else."""
+    """Provide a client of another library."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         yield session
 
@@ -182,7 +180,7 @@ class TestForeignClients:
     async def test_another_body_than_the_signed_one_is_refused(
         self, server: Echo, plain: aiohttp.ClientSession, encoding: str | None
     ) -> None:
-        """Also one that only looks different on the wire."""
+        """A body that only looks different on the wire is another body, too."""
         headers = {AUTH_HEADER: header_for(server, body=gzip.compress(b"y"))}
         if encoding is not None:
             headers["Content-Encoding"] = encoding
@@ -210,7 +208,7 @@ class TestForeignClients:
     async def test_a_body_that_cannot_be_unpacked_is_a_proven_500(
         self, server: Echo, plain: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Without the proof the client would say that the secret is wrong."""
+        """The client would say that the secret is wrong if the answer had no proof."""
         body = b"this is no gzip"
         headers = {AUTH_HEADER: header_for(server, body=body), "Content-Encoding": "gzip"}
 
@@ -486,6 +484,6 @@ def test_a_good_answer_passes() -> None:
 
 @pytest.mark.parametrize(("host", "authority"), [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")])
 async def test_the_authority_names_host_and_port(host: str, authority: str) -> None:
-    """Also port 80, which browsers leave out."""
+    """The port is named even if it is 80, which browsers leave out."""
     async with RpcClient(host, 80, SECRET) as client:
         assert client.authority == authority

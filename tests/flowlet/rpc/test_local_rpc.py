@@ -215,7 +215,7 @@ async def test_a_receiver_that_waits_in_vain_times_out(rpc: RpcGateway) -> None:
 
 @pytest.mark.slow  # looks twice for 0.2 s whether a sender waits
 async def test_a_sender_waits_for_a_receiver_that_does_not_receive(job_manager: JobManager, rpc: RpcGateway) -> None:
-    """And goes on when it does, or ends with the session."""
+    """The sender goes on when the receiver does, or ends with the session."""
     may_receive = asyncio.Event()
     messages = [bytes(1024)] * (5 * MAX_WAITING)
 

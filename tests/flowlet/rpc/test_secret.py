@@ -120,7 +120,7 @@ def test_a_file_with_something_else_is_refused_without_showing_it(tmp_path: Path
 
 
 def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
-    """Even a dangling one: nothing is made where it points."""
+    """A dangling link is refused, too: no file is made where it points."""
     (tmp_path / "link").symlink_to(tmp_path / "target")
 
     with pytest.raises(ConfigError, match="secret file"):

@@ -134,7 +134,7 @@ class Point(NamedTuple):
 
 
 class NamedPoint(namedtuple("NamedPoint", ["x", "y"])):
-    """With a ``__dict__``, as people forget the slots."""
+    """A named tuple with a ``__dict__``, as people forget the slots."""
 
     def doubled(self) -> int:
         return int(2 * self.x)

@@ -143,7 +143,7 @@ def test_tuples_of_different_lengths_and_deep_ones() -> None:
 
 
 def test_functions_and_local_classes_can_be_sent() -> None:
-    """By value: the receiver need not have the user's module."""
+    """Such objects go by value: the receiver need not have the user's module."""
 
     class Local:
         def __init__(self, x: int) -> None:
@@ -221,7 +221,7 @@ CORRUPT = {
 
 @pytest.mark.parametrize("name", CORRUPT)
 def test_a_corrupt_column_is_refused(name: str) -> None:
-    """Only with errors that the deserializer expects."""
+    """The errors are those that the deserializer expects."""
     data, num_values = CORRUPT[name]
 
     with pytest.raises((SerdeError, ValueError, struct.error)):
@@ -230,7 +230,7 @@ def test_a_corrupt_column_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [module.Kind.CONSTANT, module.Kind.BYTES, module.Kind.TUPLES])
 def test_columns_nested_without_end_are_refused(kind: int) -> None:
-    """Not by running out of stack."""
+    """The column is refused before the stack runs out."""
     data = encode_column([1])
     for _ in range(5_000):
         data = column(kind, (struct.pack(">H", 1) if kind == module.Kind.TUPLES else b"") + data)

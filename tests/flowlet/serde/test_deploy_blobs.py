@@ -46,7 +46,7 @@ def test_a_chain_arrives_with_its_shape_and_its_functions() -> None:
 
 
 def test_containers_of_many_small_objects_are_shared_by_chains_and_key_selectors() -> None:
-    """With what they share with the rest of their vertex; each vertex has copies of its own."""
+    """The containers are shared with the rest of their vertex; each vertex has copies of its own."""
     record = ("shared", 1)
     table: dict[object, object] = {number: str(number) for number in range(50_000)} | {"record": record, "own": []}
     other = [str(number) for number in range(50_000)]
@@ -83,7 +83,7 @@ def test_partitioners_arrive_equal_and_with_their_key_selector() -> None:
 
 
 def test_the_operator_that_cannot_travel_is_named() -> None:
-    """Not merely the vertex: a chain may hold ten operators."""
+    """A chain may hold ten operators, so the name of the vertex does not suffice."""
     chain = [ChainedOperator(Holder("fine", 1), -1), ChainedOperator(Holder("locked", threading.Lock()), 0)]
 
     with pytest.raises(

@@ -161,7 +161,7 @@ CORRUPT = {
 @pytest.mark.parametrize("name", CORRUPT)
 @pytest.mark.parametrize("step", [1, 10_000])
 def test_corrupt_bytes_are_reported_with_channel_and_offset(name: str, step: int) -> None:
-    """Whole or byte by byte; and again at every later feed."""
+    """The bytes may come whole or one by one; every later feed reports the error again."""
     data, message = CORRUPT[name]
     data = serialize(Watermark(5)) + data
     deserializer = ElementDeserializer(limits=ElementLimits(max_element_bytes=1000), name="task, input channel 3")
@@ -178,7 +178,7 @@ def test_corrupt_bytes_are_reported_with_channel_and_offset(name: str, step: int
 
 
 def test_a_forged_length_does_not_reserve_memory() -> None:
-    """Only the bytes that came in are kept."""
+    """The bytes that came in are kept, and no more."""
     deserializer = ElementDeserializer()
 
     assert feed(deserializer, struct.pack(">i", 64 << 20) + b"x") == []
@@ -225,7 +225,7 @@ def test_an_element_that_comes_in_one_piece_needs_no_file() -> None:
 
 
 def test_a_spilled_element_that_is_corrupt_is_reported_as_any_other(tmp_path: Path) -> None:
-    """And its file is closed."""
+    """The file of the element is closed."""
     limits = ElementLimits(spill_above_bytes=102_400, spill_directory=str(tmp_path))
     deserializer = ElementDeserializer("channel 7", limits=limits)
     data = bytearray(serialize(LARGE))

@@ -82,7 +82,7 @@ def test_chunks_come_back_exactly(values: list[Any], has_timestamps: bool) -> No
 
 @given(columns(), st.booleans(), st.data())
 def test_keys_come_back_with_their_records(values: list[Any], has_timestamps: bool, data: st.DataObject) -> None:
-    """Whatever they are."""
+    """The keys may be of any type."""
     chunk = Chunk(values, list(range(len(values))) if has_timestamps else None)
     chunk.keys = data.draw(st.lists(KEYS, min_size=len(values), max_size=len(values)))
 
@@ -100,7 +100,7 @@ def test_keys_come_back_with_their_records(values: list[Any], has_timestamps: bo
 def test_a_field_that_is_the_key_is_known_behind_the_channel(
     values: list[Any], has_timestamps: bool, position: int
 ) -> None:
-    """Also of few records: the consumer need not ask the selector again."""
+    """Few records tell of their key, too: the consumer need not ask the selector again."""
     table = columns_of(values)
     if table is None:
         return
@@ -122,7 +122,7 @@ def test_a_field_that_is_the_key_is_known_behind_the_channel(
 
 
 def test_keys_come_before_the_values() -> None:
-    """Behind the timestamps; a field that is the key is one byte."""
+    """The keys stand behind the timestamps; a field that is the key is one byte."""
     chunk = Chunk(["ab", "c"])
     chunk.keys = [7, 7]
     columns = Columns(2, (ConstantColumn(7, 2),), Shape.SCALAR, key_position=0)
@@ -138,7 +138,7 @@ def test_keys_come_before_the_values() -> None:
 
 
 def test_a_pickled_record_arrives_as_the_record() -> None:
-    """Among others, alone, and in any number; the sender need not read it."""
+    """A pickled record may be among others or alone, and in any number; the sender need not read it."""
     records: list[Any] = [{"a": [1]}, ("b", 2), [3], {"a": [4]}]
     for size in (1, 4, 40, 400):
         expected = (records * 100)[:size]

@@ -66,7 +66,7 @@ def described(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", FLAT)
 def test_records_of_one_flat_class_travel_by_columns(name: str) -> None:
-    """And are what a pickle brings."""
+    """The records are those that a pickle brings."""
     values = [FLAT[name](number) for number in range(20)]
 
     data = encode_column(values)
@@ -103,7 +103,7 @@ def test_few_records_are_pickled(name: str, num_values: int) -> None:
 
 @given(st.data())
 def test_values_of_fields_come_back_exactly(data: st.DataObject) -> None:
-    """Whatever they are."""
+    """The values may be of any type."""
     makers: list[Any] = [records.Plain, records.FrozenSlots, records.Point, records.Struct, lambda a, b: Row(a=a, b=b)]
     make = data.draw(st.sampled_from(makers))
     firsts, seconds = (
@@ -138,7 +138,7 @@ def test_keys_that_only_equal_a_text_stay_what_they_are() -> None:
 
 
 def test_dicts_that_were_read_share_their_keys() -> None:
-    """Each of them was a new object in the text; whoever sends the dicts on pickles it once."""
+    """Each key was a new object in the text; a sender of the dicts pickles it once."""
     received = round_trip([records.json_of(number) for number in range(20)])
 
     assert len({id(key) for each in received for key in each}) == 2

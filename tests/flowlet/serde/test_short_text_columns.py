@@ -12,7 +12,7 @@ from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 @given(st.lists(SHORT, min_size=1, max_size=8), st.sampled_from([1, 63, 64, 65]))
 def test_texts_come_back(texts: list[str], repeat: int) -> None:
-    """In as many bytes as the longest one needs."""
+    """Texts take as many bytes as the longest one needs."""
     texts = texts * repeat
 
     data = encode_short_texts(heads_of(texts))
@@ -35,7 +35,7 @@ def test_texts_come_back(texts: list[str], repeat: int) -> None:
     ],
 )
 def test_a_corrupt_column_is_refused(payload: bytes, message: str) -> None:
-    """With what is wrong."""
+    """The error says what is wrong."""
     with pytest.raises(SerdeError, match=message):
         decode_short_texts(memoryview(payload), 1)
 

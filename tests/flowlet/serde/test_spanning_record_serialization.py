@@ -103,7 +103,7 @@ def random_values(count: int) -> Iterator[Any]:
     ],
 )
 def test_int_records(segment_bytes: int, num_records: int) -> None:
-    """Whatever the segments' size: each comes out once, in order, and not before its last byte was there."""
+    """Records come out once, in order, and not before their last byte was there, with segments of any size."""
     pipe = Pipe(segment_bytes)
 
     found: list[Any] = []

@@ -35,7 +35,7 @@ def test_what_was_appended_is_seen_as_one(tmp_path: Path) -> None:
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:
-    """So that a process that is killed leaves nothing."""
+    """A process that is killed leaves no file."""
     spilled = SpillFile(str(tmp_path))
     spilled.append(b"abc")
 

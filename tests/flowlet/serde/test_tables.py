@@ -129,7 +129,7 @@ def test_every_column_comes_back_in_every_shape(column: Column, size: int) -> No
 
 
 class Range(Column):
-    """A column of somebody else's."""
+    """A column class that is not flowlet's."""
 
     def __len__(self) -> int:
         return 3
@@ -377,7 +377,7 @@ class TestCorruptTables:
 
     @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, MAX_TIMESTAMP])
     def test_the_first_and_the_last_timestamp_of_all_come_back(self, timestamp: int) -> None:
-        """Also where all records have it, as those without a time of their own do in Flink."""
+        """All records may have the timestamp, as those without a time of their own do in Flink."""
         chunk = Chunk(["a", "b"], [timestamp, timestamp])
 
         assert sent(chunk).timestamps == [timestamp, timestamp]

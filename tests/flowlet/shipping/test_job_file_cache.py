@@ -36,7 +36,7 @@ class Sender:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFileCache:
-    """Its files go with the test's folder."""
+    """Make a cache whose files go with the test's folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return JobFileCache()
 

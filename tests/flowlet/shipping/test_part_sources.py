@@ -127,7 +127,7 @@ def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its archive ends at the limit; a folder that no TaskManager unpacks is not even begun."""
+    """The archive ends at the limit; packing is not even begun for a folder that no TaskManager unpacks."""
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "a").write_bytes(os.urandom(2 * 1024 * 1024))

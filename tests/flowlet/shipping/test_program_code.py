@@ -81,7 +81,9 @@ def test_a_program_run_by_its_module_name_lies_in_a_package(program: Program) ->
 
 
 def test_neither_installed_modules_nor_ours_nor_pythons_are_shipped(program: Program, tmp_path: Path) -> None:
-    """Not even a module of the program that has the name of one of Python's: the TaskManager needs Python's own."""
+    """A module of the program with the name of one of Python's is not shipped, either: the TaskManager needs Python's
+    own.
+    """
     main = program(
         {".venv/lib/python3/site-packages/installed_of_test.py": "", "this.py": "", "beside_of_test.py": ""},
         "this",
@@ -153,7 +155,7 @@ def test_what_pickles_itself_by_its_name_is_shipped(program: Program) -> None:
 
 
 def test_objects_that_raise_when_they_are_asked_are_left_out(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among the names of the main module, and among the modules that are loaded."""
+    """Such objects may be among the names of the main module, and among the modules that are loaded."""
     main = program({"beside_of_test.py": ""}, "beside_of_test")
     exec(  # a main module
         "class OddMeta(type):\n    __module__ = property(lambda cls: 1 // 0)\n"

@@ -65,7 +65,7 @@ def test_a_cancelled_task_ends_pip(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_task_ends_what_pip_has_started_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as a compiler; here it is a program that writes a line into a pipe and stays."""
+    """A compiler is such a process; here it is a program that writes a line into a pipe and stays."""
 
     class CancelledError(Exception):
         pass

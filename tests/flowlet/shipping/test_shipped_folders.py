@@ -18,7 +18,9 @@ NAME = "a_module_of_this_test"
 
 @pytest.fixture
 def code() -> Iterator[ShippedCode]:
-    """On the real import path: what a test has imported is unloaded, and the finder goes with the test."""
+    """Provide shipped code on the real import path: modules that a test imported are unloaded, and the finder goes with
+    the test.
+    """
     found = ShippedCode()
     yield found
     if found in sys.meta_path:
@@ -77,7 +79,7 @@ def test_a_job_whose_working_directory_is_gone_changes_nothing_of_the_process(
 def test_a_job_that_brings_nothing_changes_nothing_of_the_process(
     code: ShippedCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tasks may start at once on many threads."""
+    """The tasks of the job may start at once on many threads."""
     monkeypatch.setattr(importlib, "invalidate_caches", lambda: pytest.fail("called"))
 
     with code.in_use(JobPaths(), {}, "job"):

@@ -80,7 +80,7 @@ def test_a_version_in_use_is_not_replaced_and_the_error_names_the_job(shipped: S
 
 
 def test_a_refused_job_changes_nothing(shipped: ShippedCode) -> None:
-    """Neither the module in use nor another one that it brought."""
+    """The module in use stays, and another one that the job brought is not there."""
     other = {"other_of_shipping": ModuleSource("", b"VERSION = 2")}
     with shipped.in_use(JobPaths(), rules("VERSION = 1"), "first"):
         with pytest.raises(DeploymentError), shipped.in_use(JobPaths(), other | rules("VERSION = 2"), "second"):

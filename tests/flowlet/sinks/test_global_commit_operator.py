@@ -68,7 +68,7 @@ def test_a_quick_subtask_waits_for_a_slow_one(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_after_a_restart_it_waits_for_all_subtasks_again(ledger: Ledger, parallelism: int) -> None:
-    """Also if there are more of them, or fewer, now."""
+    """The number of subtasks may have changed."""
     first = opened()
     first.process_element(committed(ledger, 1, 0))
     complete = first.snapshot(2)

@@ -28,7 +28,7 @@ def test_what_a_checkpoint_holds_is_due_when_it_is_complete() -> None:
 
 
 def test_a_complete_checkpoint_confirms_those_before_it() -> None:
-    """Some are never reported: they were aborted, or their report was lost."""
+    """Earlier checkpoints may never be reported: they were aborted, or their report was lost."""
     commits = pending((1, "a"), (2, "b"), (3, "c"))
 
     commits.complete(2)

@@ -222,7 +222,7 @@ def test_a_failed_commit_fails_the_job_and_is_repeated_after_the_restart(ledger:
 def test_a_committable_is_shown_only_where_the_committer_gave_no_error(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, faults: list[str], text: str, num_shown: int
 ) -> None:
-    """Its ``repr`` is a function of the user, and may take long."""
+    """The ``repr`` of a committable is a function of the user, and may take long."""
     shown: list[Batch] = []
 
     def noted_repr(batch: Batch) -> str:
@@ -383,7 +383,7 @@ class InBatches(Plain):
 
 
 class PlainSink(Sink):
-    """Its writers are of this class."""
+    """A sink whose writers are of the given class."""
 
     def __init__(self, made: Any) -> None:
         self.made = made

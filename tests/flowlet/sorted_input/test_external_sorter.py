@@ -80,7 +80,7 @@ def sorter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ExternalS
 def test_records_come_out_as_sorted_gives_them(
     chunks: list[list[tuple[Any, int]]], budget: int, has_stamps: bool
 ) -> None:
-    """By key, then by timestamp, then in the order of their arrival; with files or without."""
+    """Records are sorted by key, then by timestamp, then in the order of their arrival; with files or without."""
     sorter = ExternalSorter(budget)
     expected: list[tuple[bytes, int, Record]] = []
     for chunk in chunks:
@@ -100,7 +100,7 @@ def test_records_come_out_as_sorted_gives_them(
 
 @pytest.mark.slow
 def test_columns_stay_columns(sorter: ExternalSorter) -> None:
-    """Also through files, and with their timestamps."""
+    """Columns keep their form and their timestamps through files, too."""
     rng = random.Random(7)
     keys = [rng.randrange(200) for _ in range(4_000)]
     stamps = [rng.randrange(1000) for _ in keys]
@@ -129,7 +129,7 @@ def test_numbers_and_texts_are_merged(tmp_path: Path) -> None:
 
 
 def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
-    """With a tiny budget two files become one again and again."""
+    """Two files become one again and again with a tiny budget."""
     sorter = ExternalSorter(TINY, str(tmp_path))
     for number in range(50):
         sorter.add(*numbers([number % 7, 9], number * 2))
@@ -143,7 +143,7 @@ def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [TINY, SMALL, LARGE])
 def test_blocks_have_a_bounded_number_of_rows(budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that are merged of many runs."""
+    """The bound holds for blocks that are merged of many runs, too."""
     monkeypatch.setattr(external_sorter, "_MOST_BLOCK_ROWS", 50)
     sorter = ExternalSorter(budget, str(tmp_path))
     for number in range(0, 3_500, 500):
@@ -276,7 +276,7 @@ def test_a_record_above_the_default_limit_goes_into_a_run_if_the_job_allows_it(t
 
 
 def test_runs_keep_to_a_limit_below_the_default(tmp_path: Path) -> None:
-    """Their blocks are cut until each element is one that the job's limit allows to be read again."""
+    """The blocks of runs are cut until each element is one that the job's limit allows to be read again."""
     sorter = ExternalSorter(SMALL, str(tmp_path), ElementLimits(10_000))
 
     for first in range(0, 400, 50):
@@ -289,7 +289,7 @@ def test_runs_keep_to_a_limit_below_the_default(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_long_keys_that_repeat_stay_in_the_budget() -> None:
-    """While records come in, and while runs are merged."""
+    """The budget holds while records come in, and while runs are merged."""
     sorter = ExternalSorter(2 << 20)
     num_rows = 0
     peaks = []

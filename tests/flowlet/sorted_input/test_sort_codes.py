@@ -56,7 +56,7 @@ def column_codes(*columns: Column) -> CodeArray:
 @pytest.mark.slow
 @given(values=st.lists(keys, max_size=12))
 def test_codes_are_equal_exactly_for_the_same_key(values: list[object]) -> None:
-    """Whatever types are beside each other."""
+    """Values of any types may be beside each other."""
     codes = listed_codes(values)
 
     for key, code in zip(values, codes, strict=True):
@@ -96,7 +96,7 @@ def test_columns_have_the_codes_of_their_values(column: Column) -> None:
 
 
 def test_order_of_integers_and_texts() -> None:
-    """From 0 up, then the negative ones, then texts by their length, as Flink sorts them."""
+    """Integers are sorted from 0 up, then the negative ones, then texts by their length, as in Flink."""
     values: list[object] = [-1, "b", 5, "ab", 300, "a", 0, -300]
 
     in_order = [value for _, value in sorted(zip(listed_codes(values), values, strict=True), key=lambda pair: pair[0])]
@@ -105,7 +105,7 @@ def test_order_of_integers_and_texts() -> None:
 
 
 def test_numbers_are_in_the_order_of_their_bytes() -> None:
-    """So runs of numbers and runs of bytes can be merged."""
+    """Runs of numbers and runs of bytes can be merged."""
     codes = codes_of([5, -5, 2**62, -(2**63), 0, 256])
 
     assert codes.dtype == np.uint64

@@ -34,7 +34,9 @@ def in_columns(values: list[Any]) -> Chunk:
 
 @pytest.mark.parametrize("values", [INSTANTS, DAYS, ["b", "a"], [2, 1], [None, 1]], ids=repr)
 def test_a_key_of_a_column_is_one_key_however_its_rows_travel(values: list[Any]) -> None:
-    """In columns, in a list with the keys of the sender, or without keys; and as the key of a function."""
+    """Rows may travel in columns, in a list with the keys of the sender, or without keys; a function's key is equal,
+    too.
+    """
     sorter = ExternalSorter(1 << 27)
     collected = SortedInput(sorter, ColumnValue("k"), Harness(operator()).operator, Attention())
     by_function = SortedInput(sorter, lambda row: row["k"], Harness(operator()).operator, Attention())

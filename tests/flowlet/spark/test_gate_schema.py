@@ -77,7 +77,7 @@ def refusal(type_info: TypeInformation, ddl: str) -> str:
 
 @pytest.mark.parametrize(("text", "type_info"), EVERY_PAIR, ids=[text for text, _ in EVERY_PAIR])
 def test_every_type_of_spark_has_one_of_ours(text: str, type_info: TypeInformation) -> None:
-    """There and back, alone and as a column."""
+    """The types are equal there and back, alone and as a column."""
     row = Types.ROW_NAMED(["value"], [type_info])
 
     assert type_info_of(simple(text)) == type_info
@@ -87,7 +87,7 @@ def test_every_type_of_spark_has_one_of_ours(text: str, type_info: TypeInformati
 
 @pytest.mark.parametrize(("text", "type_info"), EVERY_PAIR, ids=[text for text, _ in EVERY_PAIR])
 def test_no_other_type_fits(text: str, type_info: TypeInformation) -> None:
-    """Numbers are not widened, a timestamp without a zone is no point in time: whoever means it, casts."""
+    """Numbers are not widened, and a timestamp without a zone is no point in time: users cast them if they mean it."""
     gate = GateSchema.of("clicks", Types.ROW_NAMED(["value"], [type_info]))
 
     for other, _ in EVERY_PAIR:

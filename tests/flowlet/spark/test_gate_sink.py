@@ -23,7 +23,7 @@ def _thresholds_come_back() -> Iterator[None]:
     [((700, 10, 5), (50_000, 10, 5)), ((0, 10, 10), (0, 10, 10)), ((90_000, 3, 3), (90_000, 3, 3))],
 )
 def test_the_collector_runs_rarely_for_a_while(before: tuple[int, int, int], inside: tuple[int, int, int]) -> None:
-    """And after that as it did before, whatever happened; one that is off, or rarer still, is left alone."""
+    """The collector runs as before afterwards, whatever happened; one that is off, or rarer still, is left alone."""
     gc.set_threshold(*before)
 
     with contextlib.suppress(ZeroDivisionError), collecting_rarely():

@@ -137,7 +137,9 @@ def test_a_long_row_is_shortened_in_the_message() -> None:
 def test_points_in_time_are_the_same_whichever_way_they_go(
     values: list[datetime.datetime], other: datetime.datetime | None
 ) -> None:
-    """Alone, or beside one that takes the slower way: to the microsecond, from the first year to the last."""
+    """The values are right to the microsecond, from the first year to the last, alone or beside one that takes the
+    slower way.
+    """
     quick, slow = (
         converted(named(Types.SQL_TIMESTAMP()), [(value,) for value in each]) for each in (values, [*values, other])
     )
@@ -146,7 +148,7 @@ def test_points_in_time_are_the_same_whichever_way_they_go(
 
 
 def test_points_in_time_come_out_in_utc() -> None:
-    """In Python Spark shows them in the zone of the process, in Arrow in that of the session."""
+    """Spark shows them in the zone of the process in Python, and in that of the session in Arrow."""
     local = NOON.astimezone().replace(tzinfo=None)  # what Spark makes of it here
     aware = NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=3)))
 
@@ -159,7 +161,7 @@ def test_points_in_time_come_out_in_utc() -> None:
 
 
 def test_a_gate_that_declares_nothing_gets_rows_of_ours_and_other_values_as_they_are() -> None:
-    """So that a TaskManager needs no PySpark."""
+    """A TaskManager needs no PySpark."""
     nested = SparkRow(a=1, b=SparkRow(c="x"))
 
     records = converted(Types.PICKLED_BYTE_ARRAY(), [nested, POSITIONAL, ("t", 1), 5])
@@ -239,7 +241,7 @@ def exactly(value: Any) -> str:
 def test_rows_and_batches_become_the_same_records_with_the_values_that_went_in(
     data: hs.DataObject, kinds: list[str]
 ) -> None:
-    """Whatever the columns: by chunks of rows, by Arrow, whole or value by value."""
+    """The columns may be any: by chunks of rows, by Arrow, whole or value by value."""
     names = [f"c{index}" for index in range(len(kinds))]
     type_infos = [VALUES[kind][0] for kind in kinds]
     rows = data.draw(hs.lists(hs.tuples(*(hs.none() | VALUES[kind][1] for kind in kinds)), min_size=1, max_size=5))
@@ -355,7 +357,7 @@ def arrow_value(value: Any) -> Any:
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize("takes_batches", [False, True])
 def test_fields_of_nested_rows_are_found_by_name(name: str, takes_batches: bool) -> None:
-    """At every level, either way; by position they were swapped without an error."""
+    """Fields are found at every level, either way; by position they were swapped without an error."""
     type_info, value, typed, plain = NESTED[name]
     expected = plain if takes_batches else typed
     gate = named(type_info)

@@ -9,7 +9,7 @@ from flowlet.splits.split_kinds import FileSet, FileSplit
 def all_splits(
     paths: Sequence[str], charset: str = "UTF-8", split_bytes: int | None = None, num_readers: int = 1
 ) -> list[FileSplit]:
-    """In the order in which they are handed out."""
+    """Return the splits in the order in which they are handed out."""
     enumerator = FileSplitEnumerator(FileSet(tuple(paths), charset, split_bytes))
     enumerator.discover(num_readers)
     found: list[FileSplit] = []

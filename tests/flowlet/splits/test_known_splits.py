@@ -59,7 +59,7 @@ def test_the_last_splits_of_many_numbers_are_small(num_numbers: int, least: int)
 
 
 def test_the_last_splits_of_few_numbers_are_an_eighth_of_a_share() -> None:
-    """So that several readers have something to do where each record takes long."""
+    """Several readers have something to do even if each record takes long."""
     assert [split.size_bytes for split in all_splits(discovered(0, 32, 2))] == [8, 6, 5, 4, 3, 2, 2, 2]
 
 

@@ -167,7 +167,7 @@ def short_steps(num_keys: int) -> Iterator[None]:
 
 @contextmanager
 def at_each_copy(do: Callable[[], None]) -> Iterator[None]:
-    """While a ``Box`` is copied, and not by what is done then."""
+    """Call ``do`` whenever a ``Box`` is copied, but not for copies that ``do`` makes."""
 
     def once() -> None:
         Box.on_copy = None
@@ -197,9 +197,7 @@ STEPS = st.lists(
 def test_a_snapshot_is_the_state_as_it_was_when_it_began(
     kind: str, before: Steps, steps: Steps, meanwhile: Steps, step: int
 ) -> None:
-    """Whatever the task does before the snapshots are finished, and in the middle of any copy;
-    several are under way.
-    """
+    """The task may do anything before the snapshots are finished, and in any copy; several are under way."""
     task = Task(kind)
     pending: list[tuple[Callable[[], KeyedStateSnapshot], dict[Any, Any]]] = []
     for what, place in before:
@@ -263,7 +261,7 @@ def test_clean_ups_change_no_snapshot_that_is_under_way(kind: str, cleans_up: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_thread_finishes_while_the_task_changes_everything(kind: str) -> None:
-    """Under a tiny switch interval; every key is changed in place, replaced or dropped all the time."""
+    """Every key is changed in place, replaced or dropped all the time, under a tiny switch interval."""
     task = Task(kind)
     for place in range(len(KEYS)):
         task.do("box", place)
@@ -353,7 +351,7 @@ class Bound:
 @pytest.mark.parametrize("ends", ["complete", "given up"])
 @pytest.mark.parametrize("access", ["read", "write", "drop"])
 def test_a_state_uses_its_dictionary_again_after_the_next_access(ends: str, access: str) -> None:
-    """So that snapshots cost nothing while there is none."""
+    """Snapshots cost nothing while there is none."""
     values = DeclaredValues("s", Types.INT(), StateKind.VALUE)
     table = StateTable("s", StateDescription(StateKind.VALUE, "Integer"), KeyContext(), values)
     state = Bound()

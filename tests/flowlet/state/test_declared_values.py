@@ -287,7 +287,7 @@ def test_operator_state_takes_only_its_declared_type(form: str) -> None:
 
 
 def test_the_error_names_the_operator() -> None:
-    """In a job, of which a function puts a text into a LONG state."""
+    """A function of the job puts a text into a LONG state."""
     from flowlet.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
     from flowlet.errors import JobExecutionError
 
@@ -308,7 +308,7 @@ def test_the_error_names_the_operator() -> None:
 
 
 def test_the_conversion_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each key of a snapshot, which took 0.2 ms."""
+    """A conversion for each key of a snapshot took 0.2 ms."""
     made = []
 
     def counted(type_info: TypeInformation, **options: Any) -> Any:
@@ -326,7 +326,7 @@ def test_the_conversion_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_conversion_of_a_part_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each value with None among its parts."""
+    """A value with None among its parts makes no conversion of its own."""
     made = []
 
     def counted(type_info: TypeInformation, **options: Any) -> Any:

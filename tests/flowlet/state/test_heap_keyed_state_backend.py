@@ -79,7 +79,7 @@ def pair_of(first: Any, second: Any) -> Any:
 
 
 class Collecting(AggregateFunction):
-    """Its accumulator is a list that it changes."""
+    """An aggregate whose accumulator is a list that it changes."""
 
     def create_accumulator(self) -> list[Any]:
         return []
@@ -106,7 +106,7 @@ def content_of(state: Any, kind: str) -> Any:
 
 
 def step(state: Any, kind: str, model: Any, value: Any) -> Any:
-    """Do one thing to a state and to its model, which is what ``content_of`` must give then."""
+    """Do one thing to a state and to its model; the model is what ``content_of`` must give then."""
     match kind:
         case "value":
             state.update(value)
@@ -416,7 +416,7 @@ def expiring(descriptor: StateDescriptor, configure: Configure = lambda builder:
 @pytest.mark.parametrize("reads_extend", [True, False])
 @pytest.mark.parametrize("returns_expired", [True, False])
 def test_an_entry_lives_as_long_as_it_is_used(kind: str, reads_extend: bool, returns_expired: bool) -> None:
-    """Until 10 ms after the last write, or use; then it is returned once more at most, and never again."""
+    """An entry lives until 10 ms after the last write, or use; then it is returned once more at most."""
 
     def configure(builder: StateTtlConfig.Builder) -> None:
         builder.set_update_type(OnReadAndWrite if reads_extend else OnCreateAndWrite)
@@ -463,8 +463,8 @@ def num_keys(snapshot: KeyedStateSnapshot) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_clean_ups_remove_what_nobody_asks_for(kind: str) -> None:
-    """Without one it stays; with one for snapshots they leave it out; in steps it goes at accesses of other keys, or at
-    records.
+    """An entry stays without a clean-up, is left out by one for snapshots, and goes at accesses of other keys, or at
+    records, by one in steps.
     """
 
     def left(configure: Configure, use: Callable[[Backend, Any], None]) -> int:

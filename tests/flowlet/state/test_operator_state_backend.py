@@ -62,7 +62,7 @@ def test_a_map_tells_keys_apart_by_their_types() -> None:
 
 
 def test_every_kind_comes_back_from_a_snapshot() -> None:
-    """With its kind, its type and what it held."""
+    """A state comes back with its kind, its type and its content."""
     before = OperatorStateBackend()
     before.get_list_state(NUMBERS).add_all([1, 2])
     before.get_union_list_state(ListStateDescriptor("all", Types.STRING())).add("x")
@@ -84,7 +84,7 @@ def test_every_kind_comes_back_from_a_snapshot() -> None:
 
 
 def test_a_snapshot_does_not_change_with_what_the_user_changes_in_place() -> None:
-    """Neither when it is finished later, nor when a restored job changes what it got."""
+    """The snapshot holds when it is finished later, and when a restored job changes the values that it got."""
     backend = OperatorStateBackend()
     inner: list[int] = [1]
     backend.get_list_state(ListStateDescriptor("lists")).add(inner)
@@ -146,7 +146,7 @@ def test_state_that_is_not_declared_again_stays_in_snapshots() -> None:
     ],
 )
 def test_a_restore_refuses_another_kind_or_type(descriptor: Any, ask: str, what: str) -> None:
-    """Both are named."""
+    """The error names both."""
     before = OperatorStateBackend()
     before.get_list_state(NUMBERS).add(1)
     after = restored(snapshot_of(before))

@@ -43,7 +43,7 @@ def test_a_declared_type_is_the_type_of_the_column(
 
 
 def test_rows_and_tuples_inside_of_others() -> None:
-    """By the names of the fields."""
+    """Rows and tuples go by the names of their fields."""
     form = type_form(Types.LIST(Types.TUPLE([PERSON, Types.LONG()])))
 
     column = arrow_column([[(Row("Ann", 7), 1)]], form)
@@ -60,7 +60,7 @@ def test_without_a_declared_type_it_is_what_arrow_finds() -> None:
 
 
 def test_what_arrow_does_not_know_is_a_text() -> None:
-    """Also if only one value of the column is of that kind."""
+    """One value of that kind in the column is enough."""
     assert arrow_column([1, {2}, "text", None]).to_pylist() == ["1", "{2}", "text", None]
 
 

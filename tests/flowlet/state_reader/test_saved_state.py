@@ -249,7 +249,7 @@ def test_a_checkpoint_is_read_in_the_same_way(tmp_path: Path) -> None:
 
 
 def test_the_secret_is_that_of_a_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, or with another one, nothing is read."""
+    """The state is not read without the secret, or with another one."""
     secret_file = tmp_path / "secret"
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(secret_file))
     with pytest.raises(ConfigError, match="does not exist"):
@@ -270,7 +270,7 @@ class Trap:
 
 
 def test_nothing_is_unpickled_that_was_changed(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a manifest nor a file of state."""
+    """The change may be in a manifest or in a file of state."""
     monkeypatch.chdir(tmp_path)
     storage = SavepointStorage.create(str(tmp_path), JOB, manifest_key(SECRET))
     handle = storage.write_state(4, "large", bytes(30_000))

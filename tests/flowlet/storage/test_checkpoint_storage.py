@@ -111,7 +111,7 @@ def test_an_empty_state_comes_back(tmp_path: Path) -> None:
 
 
 def test_nobody_else_may_read_directories_and_files(tmp_path: Path) -> None:
-    """Whatever the umask is; also those above the directory of the job."""
+    """The modes hold for any umask, and for directories above that of the job, too."""
     former = os.umask(0)
     try:
         completed(tmp_path / "new" / "checkpoints")
@@ -350,7 +350,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, damage: Damage, sentence:
     "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")], ids=["missing", "truncated"]
 )
 def test_a_manifest_is_refused_if_one_of_its_files_is_not_as_it_says(tmp_path: Path, damage: Damage) -> None:
-    """So that a restore ends before any task is deployed."""
+    """A restore ends before any task is deployed."""
     storage, _ = completed(tmp_path)
     path = tmp_path / JOB / "chk-7" / "state-a"
 
@@ -466,7 +466,7 @@ def test_late_writers_of_aborted_checkpoints_leave_what_a_later_checkpoint_remov
 
 @pytest.mark.parametrize("place", ["chk-1", "job"])
 def test_discarding_follows_no_link(tmp_path: Path, place: str) -> None:
-    """Else who can write into the directory could have others' files removed."""
+    """A person who can write into the directory could otherwise have others' files removed."""
     precious = tmp_path / "precious"
     (precious / "chk-1").mkdir(parents=True)
     for folder in (precious, precious / "chk-1"):

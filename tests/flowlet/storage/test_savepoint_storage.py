@@ -24,7 +24,7 @@ assert len(LARGE) > INLINE_BYTES
 
 
 def written(target: Path, *, is_savepoint: bool = True) -> tuple[SavepointStorage, CheckpointManifest]:
-    """With a state in a file, one in the manifest, and a large source."""
+    """Write a savepoint with a state in a file, one in the manifest, and a large source."""
     storage = SavepointStorage.create(str(target), JOB, KEY)
     states = [storage.write_state(3, "large", LARGE), storage.write_state(3, "small", b"small")]
     entries = [SubtaskEntry("v", index, state) for index, state in enumerate(states)]
@@ -58,7 +58,7 @@ def test_it_is_read_after_it_was_copied_under_another_name(tmp_path: Path) -> No
 
 
 def test_a_directory_without_a_manifest_is_no_savepoint(tmp_path: Path) -> None:
-    """Nor is one that is not there; the message says what to name."""
+    """A missing directory is none either; the message says what to name."""
     for place in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(
             StorageError,

@@ -19,7 +19,7 @@ class ScriptedTimer:
 
 
 class ScriptedLoop:
-    """Its clock moves by hand; timers put mails into ``mailbox``, which ``run_mails`` runs."""
+    """A loop whose clock moves by hand; timers put mails into ``mailbox``, which ``run_mails`` runs."""
 
     def __init__(self) -> None:
         self.now_ns = 0

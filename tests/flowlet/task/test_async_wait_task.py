@@ -220,7 +220,7 @@ def start_timer(delay_s: float, callback: Callable[[], None]) -> threading.Timer
 
 
 def test_a_call_that_fails_fails_the_task(tasks: Tasks, network: LocalNetwork) -> None:
-    """Once, with operator, record and cause."""
+    """The task fails once, with operator, record and cause."""
     partition = network.partition()
     producer = tasks.source(source([1, 2, 3, 4]), wait(fail_on_three), outputs=[edge(partition, source=1)])
 
@@ -235,7 +235,7 @@ def test_a_call_that_fails_fails_the_task(tasks: Tasks, network: LocalNetwork) -
 
 @pytest.mark.parametrize("num_records", [1, 5])
 def test_a_task_is_cancelled_while_calls_run(tasks: Tasks, network: LocalNetwork, num_records: int) -> None:
-    """While it waits for its results at the end, and while a record waits for a place: the calls are interrupted."""
+    """The task waits for its results at the end, or a record waits for a place: the calls are interrupted."""
     partition = network.partition()
     function = Gate()
     producer = tasks.source(
@@ -289,9 +289,7 @@ class AnswersAtOnce(AsyncCalls):
 
 
 def test_a_task_that_stops_without_drain_starts_no_further_calls(tasks: Tasks, network: LocalNetwork) -> None:
-    """Though each answer makes a place free for one of many records that wait: their mails would keep the task from its
-    end.
-    """
+    """Each answer makes a place free for one of many waiting records, whose mails would keep the task from its end."""
     partition = network.partition()
     operator, sink = wait(echo, capacity=1), Recorder()
     environment = network.environment("source", outputs=[edge(partition, source=1)])

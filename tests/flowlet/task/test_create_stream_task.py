@@ -193,7 +193,7 @@ class TestMetrics:
         assert into.current_input_watermark == MAX_WATERMARK.timestamp
 
     def test_they_may_be_asked_for_at_any_time(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """From another thread, while the task runs."""
+        """The metrics are asked for from another thread, while the task runs."""
         partition = network.partition()
         producer = tasks.source(SourceOperator(CollectionSource(range(5_000))), outputs=[edge(partition)])
         consumer = tasks.sink(Recorder(), producers=[partition])
@@ -210,8 +210,8 @@ class TestMetrics:
 
 @pytest.mark.slow
 def test_a_pipeline_under_constant_thread_switches_loses_nothing() -> None:
-    """Few buffers, two producers, two consumers, every kind of wait: all records once, no rescued wake-up, no buffer
-    left.
+    """All records arrive once with few buffers, two producers, two consumers and every kind of wait; no wake-up is
+    rescued, no buffer left.
     """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

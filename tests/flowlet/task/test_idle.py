@@ -23,7 +23,7 @@ NS_PER_S = 1_000_000_000
 
 @pytest.fixture(autouse=True)
 def no_time_slice_comes_to_the_rescue() -> None:
-    """Here the slices are what is tested."""
+    """Keep the slices: they are tested here."""
 
 
 class ManualSleep:

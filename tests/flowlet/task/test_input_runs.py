@@ -124,7 +124,7 @@ class Rig:
         assert self.process(should_stop=lambda: len(self.values) >= num_values) is InputStatus.MORE_AVAILABLE
 
     def make_runs(self) -> None:
-        """After one poll that found that there is more, runs are asked for."""
+        """Poll once and find that there is more, so that runs are asked for from then on."""
         self.receive(0, serialized("a"), serialized("b"))
         self.process(max_buffers=1)
         self.process(max_buffers=1)
@@ -159,7 +159,7 @@ def rigs() -> Iterator[Callable[..., Rig]]:
 
 
 def test_several_buffers_are_polled_at_once_once_a_poll_has_said_that_there_is_more(rigs: Callable[..., Rig]) -> None:
-    """In order; the first poll for one buffer says so."""
+    """The buffers keep their order; the first poll for one buffer says that there is more."""
     rig = rigs(1)
     rig.receive(0, *(serialized(number) for number in range(8)))
 
@@ -188,7 +188,7 @@ def test_a_call_polls_no_more_than_it_may_process(rigs: Callable[..., Rig]) -> N
 
 
 def test_records_that_come_alone_are_polled_alone(rigs: Callable[..., Rig]) -> None:
-    """After one that was not: a poll for several is slower than a poll for one."""
+    """A poll for several is slower than a poll for one, so it ends with the first record that comes alone."""
     rig = rigs(1)
     rig.make_runs()
     before = rig.gates[0].num_polls_for_many
@@ -218,7 +218,7 @@ class TestTheRestOfARun:
     """A mail waits: the call returns in the middle of a run."""
 
     def test_is_available_and_processed_next(self, rigs: Callable[..., Rig]) -> None:
-        """Before anything else of the gate, and without another poll."""
+        """The rest of a run comes before anything else of the gate, and without another poll."""
         rig = rigs(2)
         rig.make_runs()
         rig.receive(0, *(serialized(number) for number in range(6)))
@@ -234,7 +234,7 @@ class TestTheRestOfARun:
         assert not rig.processor.is_available
 
     def test_wakes_whoever_waits_for_input(self, rigs: Callable[..., Rig]) -> None:
-        """Although the gate itself has nothing."""
+        """The waiting task is woken although the gate itself has no data."""
         rig = rigs(1)
         rig.make_runs()
         rig.receive(0, *(serialized(number) for number in range(6)))
@@ -283,7 +283,7 @@ class TestTheRestOfARun:
         assert not rig.processor.has_polled(0, 0)
 
     def test_is_still_there_after_a_function_of_the_user_failed(self, rigs: Callable[..., Rig]) -> None:
-        """And given back by the close; what failed, and what came before, was given back already."""
+        """The close gives the rest back; the failed buffer, and those before it, were given back already."""
         rig = rigs(1)
         rig.make_runs()
         rig.receive(0, *(serialized(number) for number in range(6)))
@@ -306,7 +306,9 @@ class TestTheRestOfARun:
 def test_each_buffer_of_a_run_is_given_back_by_itself(
     rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, limit_bytes: int
 ) -> None:
-    """Before its records if it is large, after them if it is little: the sender waits for no other buffer's records."""
+    """A large buffer is given back before its records, a little one after them: the sender waits for no other buffer's
+    records.
+    """
     monkeypatch.setattr(input_processor, "_LITTLE_BYTES", limit_bytes)
     rig = rigs(1)
     rig.make_runs()
@@ -322,7 +324,7 @@ def test_each_buffer_of_a_run_is_given_back_by_itself(
 
 
 def test_an_event_comes_alone_when_the_data_before_it_was_processed(rigs: Callable[..., Rig]) -> None:
-    """And no data behind it with it: a barrier stands for everything before it and for nothing behind it."""
+    """A barrier stands for everything before it and for nothing behind it, so no later data comes with it."""
     rig = rigs(1)
     rig.make_runs()
     seen: list[object] = []

@@ -22,7 +22,7 @@ _S = 1_000_000_000
 
 
 class Gate:
-    """So many data buffers, then something else."""
+    """A gate with a number of data buffers, and other elements behind them."""
 
     def __init__(self, num_data: int) -> None:
         self.num_data = num_data
@@ -51,7 +51,7 @@ class Mailbox:
 
 
 class Rig:
-    """Also what a light task needs of its task."""
+    """A gate and the parts of a task that a light task needs."""
 
     def __init__(self, num_data: int, *, cost_ns: int = 10) -> None:
         self.gate = Gate(num_data)
@@ -89,7 +89,7 @@ def test_all_that_has_arrived_is_processed_and_then_waited_for() -> None:
 
 
 def test_other_threads_leave_it_to_its_own() -> None:
-    """On another thread, a producer in this process would do the consumer's work."""
+    """A producer in this process would do the consumer's work on another thread."""
     rig = Rig(3)
     rig.is_loop_thread = False
 
@@ -136,7 +136,7 @@ def test_a_task_that_takes_long_goes_back_to_its_thread_each_time_for_longer() -
 
 
 def test_a_task_that_was_quick_for_long_enough_goes_back_for_a_second_again() -> None:
-    """Somebody may have kept the loop from its core: that says little of the task."""
+    """Another user of the loop may have kept it from its core, which says little of the task."""
     rig = Rig(100, cost_ns=BUDGET_NS + 1)
     seen = []
 

@@ -82,7 +82,7 @@ def consuming_task(producer: Node, consumer: Node, collector: Collector) -> Stre
 
 
 def test_every_record_is_processed_once_and_in_order_on_two_threads(nodes: tuple[Node, Node]) -> None:
-    """While mails come from a third one; the end of data, and everything behind it, is the own thread's."""
+    """Mails come from a third thread meanwhile; the end of data, and everything behind it, is the own thread's."""
     producer, consumer = nodes
     collector = Collector()
     partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)

@@ -286,7 +286,7 @@ class Reducing(ReduceFunction):
 def test_a_mail_waits_for_one_record_of_a_function_behind_a_key_by_inside_a_chain(
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
-    """With parallelism 1 both sides of a ``key_by`` are one task."""
+    """Both sides of a ``key_by`` are one task with parallelism 1."""
     job = Job()
     head = SourceOperator(
         CollectionSource(range(NUM_RECORDS)), strategy=timestamps(lambda value: 5), emits_watermarks=False
@@ -549,7 +549,7 @@ class ListeningSource(Source):
 def test_a_reader_is_told_how_many_of_its_records_wait_when_a_checkpoint_is_taken(
     network: LocalNetwork, tasks: Tasks
 ) -> None:
-    """So a source with offsets of its own outside, as Kafka's groups have, does not count them."""
+    """A source with offsets of its own outside, as Kafka's groups have, does not count them."""
     rig, job, reader = Checkpointed(network), Job(), Listening()
     job.on_tenth = lambda: trigger(job.task, 1)
 
@@ -799,7 +799,7 @@ SLOW_ITEMS: dict[str, Callable[[SlowItems], list[StreamOperator]]] = {
 def test_an_item_of_a_generator_that_took_long_leaves_before_the_next_one_is_asked_for(
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
-    """Also if there was nothing to pass on when the time of results was over for the first time."""
+    """The item leaves even if there was nothing to pass on when the time of results was over for the first time."""
     upstream, partition = network.partition(), network.partition()
     slow = SlowItems(network, partition)
     operators = SLOW_ITEMS[name](slow)
@@ -818,7 +818,7 @@ def test_an_item_of_a_generator_that_took_long_leaves_before_the_next_one_is_ask
 
 
 def test_a_stopped_source_hands_its_rest_to_the_savepoint(network: LocalNetwork, tasks: Tasks) -> None:
-    """Without draining nothing else is processed; with draining everything that was read is."""
+    """A stop without draining processes no more records; one with draining processes all that were read."""
     counts = []
     for mode in (StopMode.NO_DRAIN, StopMode.DRAIN):
         job = Job()
@@ -953,7 +953,7 @@ def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork
 def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
     network: LocalNetwork, tasks: Tasks, mode: StopMode
 ) -> None:
-    """With draining behind all of them; without, the others are left for the savepoint."""
+    """The end is behind all timers with draining; without, the others are left for the savepoint."""
     clock, fired = Clock(), list[int]()
 
     class Timers(KeyedProcessFunction):

@@ -57,7 +57,7 @@ def test_watermarks_of_the_inputs_become_one(network: LocalNetwork, tasks: Tasks
 
 
 def test_without_draining_no_input_is_ended(network: LocalNetwork, tasks: Tasks) -> None:
-    """Whichever input stopped; the mode is passed on."""
+    """The mode of the input that stopped first is passed on, whichever it is."""
     operator, downstream = Noting(), network.partition()
     reader = network.reader(downstream)
     task, producers = fed_task(network, operator, [1, 2], outputs=[edge(downstream)])

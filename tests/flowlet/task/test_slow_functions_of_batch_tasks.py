@@ -68,8 +68,8 @@ def batch_task(
 def test_a_mail_waits_for_one_call_of_a_function_behind_a_sorted_input(
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
-    """Also where the function is called for a whole run of records; all windows of a key are one step, as timers at the
-    end of a key.
+    """The function may be called for a whole run of records; all windows of a key are one step, as timers at the end of
+    a key.
     """
     job, clock = Job(), Clock()
 

@@ -204,7 +204,7 @@ def test_a_mail_does_not_wait_for_a_reader_that_has_more(network: LocalNetwork, 
 def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumers_at_once(
     network: LocalNetwork, tasks: Tasks
 ) -> None:
-    """Also where no timer flushes the output; it is behind the records, and counts as passed here."""
+    """The mark needs no timer that flushes the output; it is behind the records, and counts as passed here."""
     release, partition = threading.Event(), network.partition()
     reader = network.reader(partition)
 
@@ -231,7 +231,9 @@ def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumer
 
 
 def test_a_source_that_has_ended_emits_no_mark(network: LocalNetwork, tasks: Tasks) -> None:
-    """Its end of data says more; and one that was stopped promises nothing, as what its operators hold is dropped."""
+    """The end of data says more, and a source that was stopped promises nothing, as records in its operators are
+    dropped.
+    """
     for is_stopped in (False, True):
         task = tasks.source(source(["a"]), Recorder())
         assert isinstance(task, SourceStreamTask)
@@ -265,7 +267,9 @@ class OneChunk(Counting):
 
 
 def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, tasks: Tasks) -> None:
-    """Although an operator that waits runs mails while the records of a chunk are on their way to it."""
+    """An operator that waits runs mails while the records of a chunk are on their way to it, but the mark stays behind
+    them.
+    """
     partition, reader = network.partition(), OneChunk(never_waits=False)
     output = network.reader(partition)
     task = tasks.source(SourceOperator(Given(reader)), YieldsInAChunk(), outputs=[edge(partition, source=1)])
@@ -288,9 +292,7 @@ def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, ta
 def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
     network: LocalNetwork, tasks: Tasks, alignment: Alignment
 ) -> None:
-    """And no later ones: these are still in the enumerator's part of the checkpoint, so that they
-    would be read twice.
-    """
+    """Later splits are still in the enumerator's part of the checkpoint, and would be read twice."""
     store, pool = InMemoryCheckpointStore(), list[Callable[[], None]]()
     operator = SourceOperator(text_lines(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16

@@ -45,7 +45,7 @@ FULL = "x" * (SEGMENT_BYTES - 100)  # fills a buffer by itself
 
 class TestFinishHandshake:
     def test_mails_run_before_the_operators_finish(self, tasks: Tasks) -> None:
-        """Also deferrable ones: they were skipped once, and windows never fired (FLINK-39481)."""
+        """Deferrable mails run, too: they were skipped once, and windows never fired (FLINK-39481)."""
         recorder = Recorder()
         order: list[str] = []
 
@@ -181,7 +181,7 @@ class TestWaiting:
         assert received == [large]
 
     def test_output_is_looked_at_before_input(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """With data waiting and no room for results, nothing is read."""
+        """A task with waiting data and no room for results reads nothing."""
         upstream, downstream = network.partition(), network.partition(max_buffers=2)
         reader = network.reader(downstream)
         recorder = Recorder()
@@ -233,7 +233,7 @@ class TestWaiting:
         assert recorder.values == [1]
 
     def test_a_released_partition_ends_the_task_instead_of_spinning(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Not available, and never again: writing says why."""
+        """The partition is not available, and never will be: the error of a write says why."""
         partition = network.partition()
         task = tasks.source(source([1], [2]), outputs=[edge(partition)])
         partition.release()
@@ -244,7 +244,7 @@ class TestWaiting:
 
 class TestFlushing:
     def test_the_timer_makes_a_lone_record_visible(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Not before it fires."""
+        """The record is not visible before the timer fires."""
         partition = network.partition()
         reader = network.reader(partition)
         task = tasks.source(source([1], [2]), outputs=[edge(partition, buffer_timeout_ms=100)])
@@ -288,7 +288,7 @@ class TestFlushing:
 
 
 class TestStopping:
-    """Between two buffers the default action looks around."""
+    """The default action looks around between two buffers."""
 
     def feed(self, tasks: Tasks, partition: ResultPartition, num_buffers: int) -> str:
         """Fill ``num_buffers`` buffers with one record each; returns the record."""
@@ -490,7 +490,7 @@ class TestDeserializers:
     def test_a_task_that_ends_early_leaves_no_file_of_a_half_record(
         self, network: LocalNetwork, tasks: Tasks, num_inputs: int
     ) -> None:
-        """testCloseReleasesDeserializers: although somebody still holds the task."""
+        """testCloseReleasesDeserializers: the file goes although the task object is still referenced."""
         before = self.num_open_files()
         partition = network.partition()
         producers = [partition, *(network.partition() for _ in range(1, num_inputs))]

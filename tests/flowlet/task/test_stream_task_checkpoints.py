@@ -122,7 +122,9 @@ def test_the_end_of_data_behind_a_barrier_is_passed_on_once(network: LocalNetwor
 def test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_edges(
     network: LocalNetwork, tasks: Tasks, rig: Rig, partitioner: Partitioner, alignment: Alignment
 ) -> None:
-    """Its data in flight could not be given to another parallelism; on other edges the barrier overtakes the data."""
+    """The edge's data in flight could not be given to another parallelism; on other edges the barrier overtakes the
+    data.
+    """
     environment = network.environment("source", outputs=[edge(rig.partition, partitioner)])
     environment.checkpointing = rig.checkpointing()
     task = tasks.restored(create_stream_task(environment, chain(source(["a"]))))

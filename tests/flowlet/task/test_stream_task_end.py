@@ -48,7 +48,7 @@ class TestFailure:
             threads[1].result()
 
     def test_a_consumer_that_fails_gives_its_gates_back(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Its producer can go on."""
+        """The producer of the consumer can go on."""
         partition = network.partition(max_buffers=2)
         consumer = tasks.sink(MapOperator(lambda value: 1 // 0), producers=[partition])
         producer = tasks.source(SourceOperator(CollectionSource(range(20_000))), outputs=[edge(partition)])
@@ -59,7 +59,7 @@ class TestFailure:
         threads[1].result()
 
     def test_an_error_while_opening(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Never running; what was opened is closed."""
+        """The task never runs, and its opened operators are closed."""
         partition = network.partition()
         first, second = Recorder(), Recorder()
         running: list[int] = []
@@ -94,7 +94,7 @@ class TestFailure:
     def test_all_errors_while_giving_back_are_reported(
         self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """At the end of a task that went well, too: the first one with notes about the others."""
+        """The first error has notes about the others, even at the end of a task that went well."""
         task = tasks.source(source(["a"]), Recorder())
 
         def fail(reason: str) -> None:
@@ -281,7 +281,7 @@ class TestCancel:
         assert task.state is ExecutionState.FINISHED
 
     def test_in_the_last_moment(self, tasks: Tasks) -> None:
-        """While the operators are closed at the end: cancelled, and nothing is closed twice."""
+        """A task that is cancelled while its operators are closed ends as cancelled, and closes none twice."""
         recorder = Recorder()
         task = tasks.source(source([1]), recorder)
         recorder.on_close = task.cancel
@@ -295,7 +295,7 @@ class TestCancel:
     def test_the_consumer_of_a_partition_that_is_released_meanwhile_does_not_find_it(
         self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its producer is cancelled between the moment when the consumer finds the partition and that when it asks for
+        """The producer is cancelled between the moment when the consumer finds the partition and that when it asks for
         a view.
         """
         partition = network.partition()
@@ -313,7 +313,7 @@ class TestCancel:
 
     @pytest.mark.slow
     def test_against_the_natural_end(self) -> None:
-        """Wherever it strikes: each task ends finished or cancelled, nothing hangs, nothing leaks (FLINK-14544)."""
+        """Each task ends finished or cancelled wherever the cancel strikes; no task hangs or leaks (FLINK-14544)."""
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:

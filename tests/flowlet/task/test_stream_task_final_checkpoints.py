@@ -102,7 +102,7 @@ def end(*producers: ResultPartition) -> None:
 
 
 def read_to_the_end_of_data(rig: Rig) -> None:
-    """And say that all was processed."""
+    """Read all data, and say that it was processed."""
     for reader in rig.readers:
         spin_until(lambda reader=reader: any(isinstance(event, EndOfData) for event in drained(reader)))  # type: ignore[misc]
         reader.view.acknowledge_all_data_processed()

@@ -105,7 +105,7 @@ def test_a_cancellation_against_the_natural_end_of_a_source_task() -> None:
 
 
 def test_a_cancellation_against_the_natural_end_of_a_task_that_reads() -> None:
-    """Its gate, its partition and every buffer are given back whichever of the two was first."""
+    """The gate, the partition and every buffer of the task are given back, whichever of the two was first."""
     race = Race()
     record = StreamElementSerializer().serialize(Chunk([1, 2, 3]))
     with Opponent.acting(race.cancel) as opponent:

@@ -42,7 +42,7 @@ class Timers(KeyedProcessFunction):
 
 
 def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetwork, tasks: Tasks) -> None:
-    """And so does a mail that can wait, after it; the watermark and "idle" come behind the rest of the timers."""
+    """A mail that can wait passes after the barrier; the watermark and "idle" come behind the rest of the timers."""
     partition, function, sink = network.partition(), Timers(), Recorder()
     environment = network.environment("timers", gates=[network.gate(partition)])
     # With a clock that stands still: timers that take long pause, too.
@@ -131,7 +131,7 @@ def test_gauges_show_where_each_operator_is(network: LocalNetwork, tasks: Tasks)
 
 
 def test_the_inputs_of_an_operator_have_gauges_of_their_own(network: LocalNetwork, tasks: Tasks) -> None:
-    """And after a minute without progress the metrics say which input and which channel hold the watermark back."""
+    """The metrics say after a minute without progress which input and which channel hold the watermark back."""
     first, second, third = network.partition(), network.partition(), network.partition()
     environment = network.environment("join", gates=[network.gate(first, second), network.gate(third)])
     environment.gate_inputs = [1, 2]

@@ -67,7 +67,7 @@ def test_cancelling_in_every_state(state: ExecutionState, after: ExecutionState)
 
 @pytest.mark.parametrize("target", [S.FINISHED, S.FAILED])
 def test_a_cancelled_attempt_ends_cancelled(target: ExecutionState) -> None:
-    """Whatever happened after the cancel."""
+    """Later events do not change this."""
     assert lifecycle_in(S.CANCELING).end(target) is S.CANCELED
     assert lifecycle_in(S.RUNNING).end(target) is target
 

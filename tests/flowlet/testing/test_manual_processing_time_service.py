@@ -22,7 +22,7 @@ def test_timers_fire_in_order_when_the_clock_reaches_them() -> None:
 
 
 def test_a_timer_for_the_past_fires_with_the_next_move() -> None:
-    """Never inside the call that registers it."""
+    """The timer never fires inside the call that registers it."""
     clock, fired = TestProcessingTimeService(100), list[int]()
 
     clock.register_timer(30, fired.append)

@@ -204,7 +204,7 @@ def test_event_time_timers_fire_with_the_watermark() -> None:
 
 
 def test_processing_time_timers_fire_with_the_manual_clock() -> None:
-    """By mails, each at the time to which the clock was moved."""
+    """The timers fire by mails, each at the time to which the clock was moved."""
     with KeyedOneInputOperatorHarness(Thermometer(), FirstField(), now_ms=1_000) as harness:
         harness.process_element(("oven", 20))
         assert harness.num_processing_time_timers == len(harness.processing_time_timers_of("oven")) == 1
@@ -491,7 +491,7 @@ def test_all_that_is_public_is_documented_with_an_example() -> None:
 
 
 def test_a_call_begins_before_time_moves() -> None:
-    """Otherwise its deadline would come first, however quick it is."""
+    """The deadline of a quick call would otherwise come first."""
 
     class Quick(AsyncFunction):
         async def async_invoke(self, value: Any) -> list[Any]:

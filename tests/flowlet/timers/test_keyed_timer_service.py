@@ -180,7 +180,7 @@ def test_processing_time_timers_fire_at_their_time(services: Services) -> None:
 
 @pytest.mark.parametrize("domain", ["event", "processing"])
 def test_a_deleted_timer_does_not_fire(services: Services, domain: str) -> None:
-    """Only the one of that key and namespace."""
+    """Timers of other keys and namespaces fire."""
     for key in ("a", "b"):
         getattr(services, domain)(key, "w1", 10)
         getattr(services, domain)(key, "w2", 10)
@@ -195,7 +195,7 @@ def test_a_deleted_timer_does_not_fire(services: Services, domain: str) -> None:
 
 
 def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
-    """Also one that fails."""
+    """The timer may fail."""
 
     def fail(timer: Timer) -> None:
         raise ValueError("broken")
@@ -230,7 +230,7 @@ def test_none_is_a_key_with_timers(services: Services) -> None:
 
 
 def test_a_long_run_of_event_time_timers_can_be_interrupted(services: Services) -> None:
-    """After each timer, and it goes on where it stopped (FLINK-20217)."""
+    """The run can be left after each timer, and goes on where it stopped (FLINK-20217)."""
     services.event("a", None, 10, 20, 30, 40)
 
     assert not services.timers.try_advance_watermark(30, lambda: True)

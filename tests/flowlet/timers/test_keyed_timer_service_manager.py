@@ -75,7 +75,7 @@ def test_a_manager_without_services_is_always_done() -> None:
 
 
 def test_snapshots_are_restored_by_name_and_key_group() -> None:
-    """Also into a manager that nobody has asked for services yet, and through one that nobody ever asks."""
+    """The restored manager may not have been asked for services yet, and the one between is never asked."""
     operator = Operator()
     operator.register(5, name="a")
     operator.register(7, name="b")

@@ -129,7 +129,7 @@ def test_timers_of_keys_follow_the_wall_clock_from_the_next_one_on(
 def test_a_step_of_the_wall_clock_is_no_idle_time(
     loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
 ) -> None:
-    """Nor does it hide any."""
+    """The step hides no idle time, either."""
     clock = service.relative_time_ns
     before = clock()
 
@@ -320,7 +320,7 @@ class Sessions:
 def test_a_silent_task_manager_is_lost_after_the_time_of_a_clock_that_nobody_sets(
     step_wall_clock: Callable[[int], None], step_ms: int, sleeps_s: list[float]
 ) -> None:
-    """By the JobManager; a sleep that the monotonic clock counts is not counted here."""
+    """The JobManager declares it lost; a sleep that the monotonic clock counts is not counted here."""
     websocket, sessions = Silence(*sleeps_s), Sessions()
     session = TaskManagerSession(
         cast(SignedWebSocket, websocket),
@@ -525,7 +525,9 @@ def test_a_request_of_a_producer_is_admitted_by_the_wall_clock(step_ms: int) -> 
 
 @STEPS
 def test_a_token_of_a_gate_outlives_a_step(step_ms: int) -> None:
-    """Its end is a time of the wall clock, for it is told to other machines; it is a day away, far more than a step."""
+    """The end of a token is a time of the wall clock, for it is told to other machines; it is a day away, far more than
+    a step.
+    """
     now = 10 * HOUR_MS
     identity = GateIdentity(bytes(16), "gate", now + 24 * HOUR_MS)
 

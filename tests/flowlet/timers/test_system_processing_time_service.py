@@ -167,7 +167,7 @@ def test_quiesce_inside_a_callback_is_done_when_the_callback_has_ended(
 
 
 def test_a_repeating_timer_ends_with_the_service(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
-    """Also when its mail was on its way."""
+    """The mail of the timer may be on its way."""
     fired: list[int] = []
     service.schedule_with_fixed_delay(fired.append, initial_delay_ms=5, period_ms=5)
     loop.advance(5)
@@ -239,7 +239,7 @@ def test_the_error_of_a_callback_says_where_it_comes_from(
 
 
 def test_a_jump_of_the_wall_clock_moves_no_timer(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
-    """Neither an hour on nor a day back."""
+    """The wall clock jumps an hour on and a day back."""
     fired: list[int] = []
     service.register_timer(100, fired.append)
 

@@ -160,7 +160,7 @@ async def ended(task: Task) -> None:
 
 @asynccontextmanager
 async def checkpoint_rig() -> AsyncIterator[Rig]:
-    """At the end, no task, thread or buffer is left."""
+    """Provide a rig; no task, thread or buffer is left at the end."""
     loop = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
     network = NetworkEnvironment(NetstackConfig(network_memory_bytes=4 * 1024 * 1024), loop)
     pool = SnapshotPool("snapshots of tm-1")

@@ -256,7 +256,7 @@ def _partition_id(subtask: int) -> bytes:
 
 @pytest_asyncio.fixture
 async def jm() -> AsyncIterator[JobManager]:
-    """With a TaskManager that is registered."""
+    """Provide a JobManager with a TaskManager that is registered."""
     released.clear()
     reached.clear()
     results.clear()
@@ -279,7 +279,7 @@ async def jm() -> AsyncIterator[JobManager]:
 
 
 async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobManager, tmp_path: Path) -> None:
-    """Behind the checkpoint all tasks are lost; and once more behind the last one, which the end is a part of."""
+    """All tasks are lost behind the checkpoint, and once more behind the last one, which the end is a part of."""
     settings = JobSettings(checkpoints=CheckpointSettings(interval_ms=1000, directory=str(tmp_path)))
     await jm.deploy(settings, {})
     assert await asyncio.to_thread(reached.wait, PATIENCE_S)

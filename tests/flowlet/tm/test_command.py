@@ -303,7 +303,7 @@ def test_it_ends_when_its_parent_is_killed(start: Start, secret_file: Path) -> N
 
 @pytest.mark.slow
 def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Start, secret_file: Path) -> None:
-    """Its process goes on: the next job has modules, descriptors and streams, and the log says what was done."""
+    """The process goes on: the next job has modules, descriptors and streams, and the log says what was done."""
     port, (task_manager,) = start_cluster(start)
 
     def spoil(value: int) -> int:

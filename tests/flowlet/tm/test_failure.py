@@ -79,7 +79,7 @@ def test_a_users_error_is_described_by_its_own_exception_and_frames() -> None:
 
 
 def test_frames_of_the_engine_are_left_out_of_a_users_traceback() -> None:
-    """Also of the exceptions that led to it: the user reads their own code only."""
+    """Exceptions that led to the error lose them, too: the user reads their own code only."""
     error, cause = UserFunctionError("op", 0, None), KeyError("second")
     cause.__cause__ = raised_by(engine_function(lambda: users_function("x")))
     error.__cause__ = cause
@@ -160,7 +160,7 @@ class EvilType(type):
 
 
 def nameless() -> Exception:
-    """Not a class of the module, nor a parameter: pytest asks these for attributes, too."""
+    """Make an error of a local class, as pytest asks module names and parameters for attributes."""
 
     class Nameless(Exception, metaclass=EvilType):
         pass

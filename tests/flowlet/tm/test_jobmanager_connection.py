@@ -232,7 +232,7 @@ async def test_what_was_not_signed_for_this_session_deploys_nothing(
 
 
 async def test_a_connection_that_never_registered_is_not_a_lost_session(server: Server, listener: Listener) -> None:
-    """There is nothing to give up; it is tried again without a word to the tasks."""
+    """The connection has no session to give up; it is tried again without a word to the tasks."""
     attempts = asyncio.Queue[int]()
 
     async def hang_up(socket: SignedWebSocket) -> None:
@@ -265,7 +265,7 @@ async def test_a_stranger_on_the_port_of_a_lost_job_manager_does_not_end_a_task_
 
 
 async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(server: Server) -> None:
-    """Another secret is a mistake of whoever starts it, who is to hear of it at once."""
+    """Another secret is a mistake of the person who starts the TaskManager and is to hear of it at once."""
     server.num_refusals, server.refuses_first = 1, True
     async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
         registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)

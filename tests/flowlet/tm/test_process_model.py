@@ -167,7 +167,7 @@ async def test_a_parent_that_is_alive_does_nothing() -> None:
 
 
 async def test_a_process_that_is_not_our_parent_counts_as_a_parent_that_died() -> None:
-    """The id may belong to somebody else by now."""
+    """The id may belong to another process by now."""
     stranger = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
     died = asyncio.Event()
 
@@ -212,7 +212,7 @@ _PARENT = (
 
 @pytest.mark.slow
 def test_the_death_of_the_parent_is_noticed() -> None:
-    """Even one by SIGKILL, which leaves it no time to say anything."""
+    """The death by SIGKILL leaves the parent no time to say anything."""
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT, _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

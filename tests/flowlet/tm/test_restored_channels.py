@@ -220,7 +220,7 @@ def test_each_stream_of_an_edge_inside_a_chain_goes_to_one_subtask(parallelism: 
 
 
 def test_where_records_have_a_key_now_and_had_none_each_subtask_takes_its_own_from_all_streams() -> None:
-    """With as many subtasks as before: the number of a stream says nothing about the keys in it."""
+    """The number of a stream says nothing about the keys in it, even with as many subtasks as before."""
     records = [(key, "text") for key in range(40)]
     content = ChannelStateSnapshot({(0, 0): (serialized(Chunk(records)),)}, {})
     edge = RestoredEdge("e", 0, 0, [], 1, 2, 1, partitioner=dump_partitioner(KEYS, "e"), new_gate=0, is_by_key_now=True)

@@ -83,7 +83,7 @@ def test_a_module_that_a_job_has_brought_may_be_exchanged() -> None:
 
 
 def test_a_package_has_its_own_module_again_as_an_attribute() -> None:
-    """Else ``from package import module`` would give the replacement."""
+    """The statement ``from package import module`` would otherwise give the replacement."""
     modules = table("package", "package.module")
     vars(modules["package"])["module"] = right = modules["package.module"]
     keeper = kept(modules)

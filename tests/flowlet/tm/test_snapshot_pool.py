@@ -113,7 +113,7 @@ def test_a_child_that_a_call_forks_ends_there(pool: SnapshotPool) -> None:
 def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_started(
     pool: SnapshotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the first one is refused at once: nothing would ever run it."""
+    """The first call is refused at once if there is no thread: nothing would ever run it."""
     go_on, seen = threading.Event(), []
 
     def refuse(_thread: threading.Thread) -> None:

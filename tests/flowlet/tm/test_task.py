@@ -243,7 +243,9 @@ async def test_cancelling_while_the_operators_are_loaded_never_runs_them(harness
 async def test_partitions_are_announced_while_what_a_task_needs_is_fetched_and_loaded(
     harness: Harness, is_loadable: bool
 ) -> None:
-    """Packages may be installed for it, which takes minutes; whoever asks for its results meanwhile waits that long."""
+    """Packages may be installed for a task, which takes minutes; a consumer that asks for its results meanwhile waits
+    that long.
+    """
 
     class Slow:
         def __reduce__(self) -> tuple[object, ...]:
@@ -329,8 +331,8 @@ async def fail_the_producer_of(harness: Harness, cancellation: CancellationConfi
 
 
 async def test_the_consequence_of_anothers_failure_is_not_reported_as_a_failure(harness: Harness) -> None:
-    """The consumer hears of the end before the JobManager hears of the reason; whoever reports first would be shown as
-    the cause.
+    """The consumer hears of the end before the JobManager hears of the reason; the first report would be shown as the
+    cause.
     """
     task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=PATIENCE_S))
 

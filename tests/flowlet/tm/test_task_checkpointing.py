@@ -102,7 +102,7 @@ async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) ->
 async def test_an_acknowledgement_says_whether_every_subtask_needs_the_state(
     rig: Rig, redistribution: Redistribution
 ) -> None:
-    """So that the JobManager gives it to all of them at a restart."""
+    """The JobManager gives such state to all subtasks at a restart."""
     rows = OperatorStateRows(redistribution, "T", (1,))
     state = OperatorState(by_subtask=OperatorStateSnapshot({"state": rows}))
 
@@ -155,7 +155,7 @@ class Failing:
 
 @pytest.mark.parametrize(("error", "name"), [(SystemExit(3), "SystemExit"), (ValueError("bad"), "'remembering'")])
 async def test_state_that_cannot_be_pickled_declines_the_checkpoint(rig: Rig, error: BaseException, name: str) -> None:
-    """Whatever a user's pickling code does."""
+    """The checkpoint is declined whatever a user's pickling code does."""
     responder = opened(rig)
 
     responder.acknowledge_checkpoint(5, METRICS, SubtaskState({SINK_ID.hex(): OperatorState(Failing(error))}))
@@ -270,7 +270,7 @@ class Remembering(StreamOperator):
 
 
 class Idle(Source):
-    """Has nothing, and ends when the test says so."""
+    """A source that has no records, and ends when the test says so."""
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         return _IdleReader()
@@ -348,7 +348,7 @@ async def test_the_jobs_settings_say_how_barriers_are_sent(
 
 
 async def test_a_task_that_does_not_run_declines(rig: Rig) -> None:
-    """Before it has started; when it has been cancelled nothing is said any more."""
+    """A task that has not started declines; one that has been cancelled says nothing any more."""
     task = rig.task(SourceOperator(Idle()), Remembering())
 
     report = await rig.answer(task, 1)

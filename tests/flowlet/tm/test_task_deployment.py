@@ -1,4 +1,4 @@
-"""From a descriptor to a task: everything or nothing; and timers that any thread may set."""
+"""The way from a descriptor to a task: everything or nothing; and timers that any thread may set."""
 
 import asyncio
 import gc

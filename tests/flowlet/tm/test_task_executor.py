@@ -137,7 +137,7 @@ async def test_a_task_manager_tells_the_job_manager_who_it_is(cluster: Cluster) 
 
 
 async def test_it_tells_the_address_at_which_peers_shall_dial_it(cluster: Cluster) -> None:
-    """Such as the entrance of a tunnel."""
+    """The entrance of a tunnel is such an address."""
     await cluster.start_job_manager()
 
     executor = await cluster.start_executor(replace(CONFIG, advertised=("127.0.0.1", 6121)))
@@ -194,7 +194,7 @@ class AlwaysBusy(BusyTasks):
 async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_them_the_core(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, busy_poll_us: int, *, follows_load: bool
 ) -> None:
-    """Some times per second, and when the last one ended; nobody looks where nobody wants to know."""
+    """The load is told some times per second, and when the last task ended; it is not measured if no caller wants it."""
     monkeypatch.setattr(latency_policy, "BusyTasks", AlwaysBusy)
     await cluster.start_job_manager()
     policy = LatencyPolicy(follows_load=follows_load, busy_poll_us=busy_poll_us)

@@ -62,7 +62,7 @@ def described(value: Any) -> str:
 
 @pytest.mark.parametrize("num_records", [1, 5, 40])
 def test_records_come_back_exactly(num_records: int) -> None:
-    """Whatever the type, as the only value of a record, as a field beside None, and in a list."""
+    """Values of every type come back as the only value of a record, as a field beside None, and in a list."""
     for type_info, make in EXAMPLES.values():
         check_round_trip(type_info, make, num_records)
 
@@ -141,7 +141,7 @@ def test_timestamps_come_back_with_their_records() -> None:
     ids=["other order", "without names", "a tuple", "a dict"],
 )
 def test_fields_go_by_name_at_every_level(record: Any) -> None:
-    """By position only where there is no name."""
+    """Fields go by position only if there is no name."""
     codec = DeclaredRecords(ROW)
     wanted = Row(user="a", home=Row(city="x", zip=1))
 
@@ -220,7 +220,7 @@ WRONG: Final[list[tuple[TypeInformation, Any, Any, str]]] = [
 
 @pytest.mark.parametrize("num_good", [0, 3, 50])
 def test_the_first_record_of_another_type_is_named(num_good: int) -> None:
-    """Its number, its field, the declared type and the value; wherever in the list it is."""
+    """The error has the record's number, its field, the declared type and the value, wherever in the list it is."""
     for type_info, good, wrong, text in WRONG:
         codec = DeclaredRecords(type_info)
 
@@ -422,7 +422,7 @@ HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
 
 
 def test_bytes_that_are_of_no_declared_type_are_refused() -> None:
-    """At once, and before memory is taken for what they stand for."""
+    """The bytes are refused at once, and before memory is taken for what they stand for."""
     for type_info, num_records, column, text in HOSTILE:
         codec = DeclaredRecords(type_info, free_cells=FREE_CELLS)
         data = element(num_records, column)
@@ -521,7 +521,7 @@ def check_damaged(name: str, seed: int, num_rounds: int) -> int:
 
 
 def test_damaged_bytes_are_refused_or_values_of_the_type() -> None:
-    """Never another error, another type, or more than the limit; the work is bounded by the budget,
+    """Damaged bytes give no other error, no other type, and no more than the limit; the work is bounded by the budget,
     as the memory is.
     """
     tracemalloc.start()
@@ -553,7 +553,7 @@ def test_a_part_of_a_column_of_lists_is_looked_at_alone() -> None:
 
 
 def test_an_empty_array_of_lists_may_have_no_offsets() -> None:
-    """Arrow allows that in a message of somebody else's; nothing behind its buffer is read."""
+    """Arrow allows that in messages of other libraries; nothing behind the array's buffer is read."""
     lists = pa.list_(pa.int64())
     inner = pa.Array.from_buffers(lists, 0, [None, pa.py_buffer(b"")], children=[pa.array([], pa.int64())])
     offsets = pa.py_buffer(struct.pack("=ii", 0, 0))

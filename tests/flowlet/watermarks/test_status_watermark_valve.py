@@ -90,7 +90,7 @@ def test_falling_watermarks_change_nothing() -> None:
 
 
 def test_the_output_is_idle_exactly_when_all_channels_are() -> None:
-    """Only the last one to become idle, and the first to become active, change it."""
+    """The status changes only with the last channel to become idle, and the first to become active."""
     valve = StatusWatermarkValve(2)
 
     assert feed(valve, (0, IDLE)) == []
@@ -117,7 +117,7 @@ def test_channels_that_become_idle_one_by_one_raise_the_watermark() -> None:
 
 
 def test_the_last_channel_to_become_idle_flushes_the_largest_watermark() -> None:
-    """Its own was the one that held the output back."""
+    """The watermark of that channel held the output back."""
     valve = StatusWatermarkValve(3)
 
     assert feed(valve, (0, 10), (1, 5), (2, 3)) == [3]
@@ -144,7 +144,7 @@ def test_channels_that_are_active_but_behind_give_no_watermark() -> None:
 
 
 def test_a_channel_behind_that_becomes_idle_flushes_nothing() -> None:
-    """Its watermark was not the one that held the output back."""
+    """The watermark of that channel did not hold the output back."""
     valve = StatusWatermarkValve(2)
 
     assert feed(valve, (0, 7), (1, 10)) == [7]
@@ -153,7 +153,7 @@ def test_a_channel_behind_that_becomes_idle_flushes_nothing() -> None:
 
 
 def test_the_last_channel_to_become_idle_flushes_nothing_if_it_was_behind() -> None:
-    """Only a channel that held the output back lets the largest watermark out."""
+    """The largest watermark goes out only with a channel that held the output back."""
     valve = StatusWatermarkValve(3)
 
     assert feed(valve, (0, 5), (1, 10), (2, 20), (2, IDLE), (0, IDLE)) == [5, 10]
@@ -188,7 +188,7 @@ def test_a_finished_channel_beside_idle_ones_does_not_push_the_watermark_to_infi
 
 
 def test_a_channel_that_finishes_beside_idle_ones_leaves_the_output_idle() -> None:
-    """In the other order: first idle, then finished."""
+    """The other channels are idle before this one finishes."""
     valve = StatusWatermarkValve(3)
     feed(valve, (0, 10), (1, 20), (2, 20))
 
@@ -206,7 +206,7 @@ def test_the_last_watermark_comes_once_every_channel_has_finished() -> None:
 
 
 def test_an_idle_channel_may_finish() -> None:
-    """Also as the last one: then the output is active again and at its end."""
+    """The last channel may be idle when it finishes: then the output is active again and at its end."""
     valve = StatusWatermarkValve(2)
 
     assert feed(valve, (0, 7), (1, 7), (0, IDLE)) == [7]
@@ -322,7 +322,7 @@ steps = st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 50), st.sampled_fr
 
 @given(inputs=st.lists(steps, max_size=60))
 def test_the_output_rises_strictly_and_is_silent_while_idle(inputs: list[Step]) -> None:
-    """In any order of any inputs; a status is never repeated; nothing above the largest input comes out."""
+    """The law holds for any order of any inputs; a status is never repeated; no output is above the largest input."""
     valve = StatusWatermarkValve(4)
 
     last, status = MIN_TIMESTAMP, ACTIVE

@@ -117,7 +117,7 @@ def test_of_three_parts_the_slowest_active_one_counts() -> None:
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5) | st.sampled_from(["idle", "active"])), max_size=30)
 )
 def test_the_whole_is_what_its_parts_say(steps: list[tuple[int, int | str]]) -> None:
-    """After each step the watermark is the smallest among the parts that are not idle; the whole is idle exactly when
+    """The watermark after each step is the smallest among the parts that are not idle; the whole is idle exactly when
     all of them are.
     """
     heard = Heard()
@@ -144,7 +144,7 @@ def test_the_whole_is_what_its_parts_say(steps: list[tuple[int, int | str]]) -> 
 
 
 def test_a_part_that_was_removed_has_no_more_to_say() -> None:
-    """Its generator may still be called; the memory that parts need is bounded by those that are there."""
+    """The generator of the part may still be called; the memory that parts need is bounded by those that are there."""
     heard = Heard()
     parts = WatermarkMultiplexer(heard)
     gone, slow = parts.add("gone"), parts.add("slow")

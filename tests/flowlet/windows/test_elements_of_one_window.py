@@ -44,7 +44,7 @@ def two_keys(value: Any) -> int:
 
 
 def own_of(*, copies: bool) -> Callable[[Any], Any]:
-    """Either a copy, or the very object."""
+    """Return a function that gives a copy, or the very object."""
     return copy.deepcopy if copies else lambda each: each
 
 
@@ -71,7 +71,7 @@ def add_to_second(one: Any, other: Any) -> Any:
 
 
 class Keeps(AggregateFunction):
-    """Its accumulator holds records, and its result is the accumulator."""
+    """An aggregate whose accumulator holds records, and whose result is the accumulator."""
 
     def __init__(self, *, copies: bool) -> None:
         self._own = own_of(copies=copies)
@@ -127,7 +127,7 @@ class Both(WindowAssigner[Any, TimeWindow]):
 
 
 def change(value: Any) -> Any:
-    """Behind the windows, in their chain."""
+    """Change a result behind the windows, in their chain."""
     shown = repr(value)
     value.clear()
     return shown
@@ -174,7 +174,7 @@ BACKENDS = ["hashmap", pytest.param("rocksdb", marks=pytest.mark.long)]
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_a_reduce_function_may_change_what_it_is_given(windows: str, backend: str) -> None:
-    """Either of both records, which may be of other windows, too, or may have been emitted."""
+    """The function may change either record, also one that is in other windows, too, or was emitted."""
     for function in (add_to_first, add_to_second):
         found = results_of(backend, lambda records, function=function: WINDOWS[windows](records).reduce(function))  # type: ignore[misc]
 
@@ -198,7 +198,7 @@ def test_an_accumulator_may_hold_records_and_be_the_result(windows: str, backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("windows", [each for each in WINDOWS if each != "of all keys"])
 def test_a_process_function_may_change_the_records_and_their_list(windows: str, backend: str) -> None:
-    """Neither the next evaluation of the window nor another window sees that."""
+    """The next evaluation of the window does not see that, nor does another window."""
     found = results_of(backend, lambda records: WINDOWS[windows](records).process(Numbers(copies=False)).map(change))
 
     assert found == results_of(

@@ -22,9 +22,7 @@ from tests.flowlet.windows.opened_windows import Listing, entries_of, opened, su
 def test_the_set_of_sessions_is_written_when_it_changed(
     timestamps: list[int], num_writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for a record that lies within a session, which is every one of a source whose records
-    share their timestamps.
-    """
+    """A record within a session writes nothing, as do all records of a source whose records share timestamps."""
     written: list[Any] = []
     update = HeapValueState.update
 
@@ -49,7 +47,9 @@ def test_the_set_of_sessions_is_written_when_it_changed(
 
 @pytest.mark.parametrize("spec", [{"combine": summed}, {"function": Listing()}])
 def test_a_large_chunk_is_written_to_the_state_on_the_way(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only behind its last record: a record may be in many windows, and a batch of columns may be large."""
+    """The state is written before the last record, too: a record may be in many windows, and a batch of columns may be
+    large.
+    """
     monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
     sizes = []
     write_all = aligned_windows.AlignedWindowing.write_all
@@ -85,7 +85,7 @@ def test_an_error_in_a_large_chunk_names_its_record(monkeypatch: pytest.MonkeyPa
 def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
     is_chained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when a window gets its first record: one list may grow for as long as a loop runs."""
+    """The state is not written for first records of windows alone: one list may grow for as long as a loop runs."""
     monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
     harness = opened(tumbling(function=Listing()))
     sizes = []

@@ -340,7 +340,7 @@ def test_nothing_is_left_of_windows(kind: str, backend: str, tmp_path: Path) -> 
 
 
 def test_the_numbers_of_count_windows_go_with_a_time_to_live() -> None:
-    """Without one PyFlink keeps them for ever, and so does flowlet; all else goes with the last full window."""
+    """The numbers stay for ever without one, as in PyFlink; all else goes with the last full window."""
     ttl = (
         StateTtlConfig.new_builder(Time.milliseconds(100))
         .cleanup_incrementally(10, run_cleanup_for_every_record=True)
@@ -366,7 +366,7 @@ def test_the_numbers_of_count_windows_go_with_a_time_to_live() -> None:
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("function", [Clears, ClearsBoth])
 def test_nothing_is_left_of_functions_that_clear_their_state(function: type, backend: str, tmp_path: Path) -> None:
-    """Nor of their timers, those that were deleted included."""
+    """The timers of the functions leave nothing, either, those that were deleted included."""
     selectors = (key_of, key_of) if function is ClearsBoth else (key_of,)
     harness = OperatorHarness(function(), *selectors, checks_leaks=False)
     if backend == "rocksdb":
@@ -443,5 +443,5 @@ COLUMN_OPERATORS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", COLUMN_OPERATORS)
 def test_nothing_is_left_of_windows_of_columns(kind: str) -> None:
-    """Nor of their tables of keys, but for as many as are not worth numbering again: 16,384."""
+    """The tables of keys go, too, but for as many keys as are not worth numbering again: 16,384."""
     check(OperatorHarness(COLUMN_OPERATORS[kind](), checks_leaks=False), rows, 20_000, 2**14 + BOUND)

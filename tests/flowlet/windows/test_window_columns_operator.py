@@ -233,8 +233,8 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
 
 @pytest.mark.parametrize("key", ["k", None])
 def test_windows_by_the_clock_that_end_with_the_input_come_before_the_last_watermark(key: str | None) -> None:
-    """Behind the last watermark they would be late for windows of event time; rows that come behind it nevertheless are
-    not lost.
+    """The results would be late for windows of event time behind the last watermark; rows that come behind it are not
+    lost nevertheless.
     """
     harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), key=key, is_batch=True))
 

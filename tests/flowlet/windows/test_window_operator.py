@@ -44,7 +44,7 @@ class Counting(ProcessWindowFunction[Any, Any, Any, Any]):
 
 
 class Largest(AggregateFunction):
-    """Its accumulator is None until there is a number above 0, and again once there is one above 100."""
+    """An aggregate whose accumulator is None until there is a number above 0, and again once there is one above 100."""
 
     def create_accumulator(self) -> None:
         pass
@@ -89,7 +89,7 @@ def test_the_function_sees_the_window_the_watermark_and_all_records() -> None:
 
 
 def test_a_late_record_within_the_allowed_lateness_evaluates_its_window_again() -> None:
-    """With its own timestamp, as in PyFlink; one that comes later is late for good."""
+    """The result has the late record's own timestamp, as in PyFlink; a record that comes later is late for good."""
     harness = opened(tumbling(combine=summed, allowed_lateness_ms=5, late_tag_id="late"))
 
     harness.process_chunk([("a", 1)], [4])
@@ -175,7 +175,7 @@ def test_sessions_that_meet_become_one() -> None:
 
 
 def test_a_session_that_grew_has_one_end() -> None:
-    """Also if its state stays for a while: no timer of a former end is left."""
+    """The timer of a former end is not left, even if the session's state stays for a while."""
     gap = EventTimeSessionWindows.with_gap(Time.milliseconds(5))
     harness = opened(WindowSpec(gap, EventTimeTrigger(), function=Listing(), allowed_lateness_ms=100))
 

@@ -17,7 +17,7 @@ class Number(int):
 
 
 def test_plain_parts_are_not_pickled_one_by_one() -> None:
-    """Only as parts of the whole: a program's list of many numbers would take a pickler for each."""
+    """Parts are pickled with the whole: a program's list of many numbers would take a pickler for each."""
     error = TypeError("cannot pickle '_thread.lock' object")
 
     described = describe_unpicklable([*map(Number, range(5)), threading.Lock()], error, "things")

@@ -53,7 +53,7 @@ def test_values_and_protocols_are_those_of_cloudpickle() -> None:
 
 @pytest.mark.parametrize("marker", [dataclasses.MISSING, dataclasses.KW_ONLY])
 def test_what_dataclasses_marks_fields_with_stays_itself(marker: object) -> None:
-    """Else a field of a class by value would have a default that is none."""
+    """A field of a class by value would otherwise have a default that is none."""
     assert pickle.loads(program_pickle.dumps(marker)) is marker
 
 

@@ -161,7 +161,7 @@ def test_a_class_that_the_main_module_has_here_goes_by_value(monkeypatch: pytest
 
 
 def test_a_module_that_was_registered_goes_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the packages in it."""
+    """The packages in the module go by value, too."""
     package, inner = types.ModuleType("some_package"), types.ModuleType("some_package.inner")
     for module_name in (package, inner):
         monkeypatch.setitem(sys.modules, module_name.__name__, module_name)
@@ -325,7 +325,7 @@ def test_a_column_that_was_cut_is_refused_at_every_place(is_of_program: bool) ->
 
 
 def test_a_process_of_ours_sends_a_programs_class_by_value_too() -> None:
-    """Its main module is ours: there, nobody looks for the name of the main module in every pickle."""
+    """The main module of such a process is ours: there, no pickle is searched for the name of the main module."""
     code = (
         "import pickle, sys, types\n"
         "sys.modules['__main__'].__package__ = 'flowlet.tm'\n"

@@ -106,7 +106,7 @@ def test_many_keys_stay_within_the_budget(write: str, cached: Cached) -> None:
 
 @pytest.mark.parametrize("write", [each for each in WRITES if each != "add to a list"])
 def test_values_that_grow_by_replacement_stay_within_the_budget(write: str, cached: Cached) -> None:
-    """Few keys, each of whose values becomes larger and smaller; also after a snapshot has written them."""
+    """The budget holds for few keys with values that grow and shrink, and after a snapshot has written them."""
     descriptor, put = WRITES[write]
     state = cached.state(descriptor())
     for number in range(60):
@@ -331,7 +331,7 @@ class CountingRows:
 
 
 def test_whether_a_map_is_empty_costs_one_row(cached: Cached, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a copy of the map: neither of what is cached, nor of what RocksDB has."""
+    """The map is not copied for that: neither its cached part, nor its rows in RocksDB."""
     entries = cached.state(MapStateDescriptor("m"))
     cached.at("k")
     entries.put_all({number: number for number in range(500)})

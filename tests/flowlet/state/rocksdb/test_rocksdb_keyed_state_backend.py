@@ -149,7 +149,7 @@ def pair_of(first: Any, second: Any) -> Any:
 
 
 class Collecting(AggregateFunction):
-    """Its accumulator is a list that it changes."""
+    """An aggregate whose accumulator is a list that it changes."""
 
     def create_accumulator(self) -> list[Any]:
         return []
@@ -190,7 +190,7 @@ def content_of(state: Any, kind: str) -> Any:
 
 
 def step(state: Any, kind: str, model: Any, action: str, value: Any, inner: Any) -> Any:
-    """Do one thing to a state and to its model, which is what ``content_of`` must give then."""
+    """Do one thing to a state and to its model; the model is what ``content_of`` must give then."""
     if action == "clear":
         state.clear()
         return {"map": {}, "list": []}.get(kind)
@@ -522,7 +522,9 @@ class Skipped:
 def test_a_map_is_read_without_a_look_at_the_maps_of_keys_that_have_ended(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their deleted rows lie beside its own, until a compaction; to end many keys took the square of their number."""
+    """The deleted rows of such keys lie beside the map's, until a compaction; to end many keys took the square of their
+    number.
+    """
     num_keys, num_skipped, context = 300, Skipped(monkeypatch), KeyContext()
     place = RocksDBPlace(str(tmp_path), cache_bytes=1)  # so each access is one of RocksDB
     backend = RocksDBKeyedStateBackend(context, lambda: 5, ALL, MAX_PARALLELISM, place)

@@ -47,7 +47,7 @@ def rig() -> Rig:
 
 
 def test_a_busy_thread_is_lowered_once_and_raised_when_it_is_calm(rig: Rig) -> None:
-    """In between it stays as it is, so that it does not change with every look."""
+    """A thread between the two limits stays as it is, so that it does not change with every look."""
     with rig.tasks.watched():
         seen = []
         for percent in (0, 29, 30, *[24] * 9):
@@ -91,7 +91,7 @@ def test_a_thread_that_is_busy_only_to_begin_with_does_not_stay_low(rig: Rig) ->
 
 
 def test_without_the_right_to_raise_it_a_thread_stays_low(rig: Rig) -> None:
-    """But it is not busy any more: what rests beside busy threads must not rest for ever."""
+    """The thread does not count as busy any more: parts that rest beside busy threads must not rest for ever."""
     with rig.tasks.watched():
         rig.look_after(100)
         rig.is_allowed = False

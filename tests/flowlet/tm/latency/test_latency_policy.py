@@ -71,7 +71,9 @@ def test_what_the_user_asked_for_counts_more_than_the_goal() -> None:
 def test_the_interval_is_set_when_the_process_begins_and_grows_when_the_loop_starves(
     policy: LatencyPolicy, expected_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the user chose: while a function keeps the interpreter's lock for seconds, latencies are lost anyway."""
+    """The interval grows whatever the user chose: while a function keeps the interpreter's lock for seconds, latencies
+    are lost anyway.
+    """
     monkeypatch.setattr(latency_policy, "ask_for_quick_wakeups", lambda: None)
 
     found = policy.begin()

@@ -72,7 +72,7 @@ def test_it_is_longer_while_a_new_task_may_meet_its_first_record() -> None:
 
 
 def test_a_look_that_comes_late_says_that_the_loop_starves() -> None:
-    """Only while a task runs: nobody looks before."""
+    """A late look counts only while a task runs: no look is taken before."""
     now_ns = 0
     tasks = BusyTasks(lambda _native_id, _niceness: None, lambda: now_ns, lambda _clock: 0)
 
