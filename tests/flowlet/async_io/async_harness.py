@@ -119,7 +119,7 @@ class ScriptedCalls(AsyncCalls):
 
 
 class Doubler:
-    """An async function whose body never runs: the test says what it comes to."""
+    """An async function whose body never runs: the test gives its result."""
 
     async def async_invoke(self, value: Any) -> list[Any]:
         raise NotImplementedError

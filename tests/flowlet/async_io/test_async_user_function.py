@@ -52,7 +52,7 @@ class AsyncRecorder(Recorder):
 
 
 class NeedsLoop(Recorder):
-    """Makes what only a running loop can make, as HTTP clients do."""
+    """Makes an object that needs a running loop, as HTTP clients do."""
 
     def open(self, context: Any) -> None:
         asyncio.get_running_loop()

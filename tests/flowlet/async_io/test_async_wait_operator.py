@@ -286,7 +286,7 @@ def test_a_full_operator_behind_this_one_runs_its_own_mails_only() -> None:
 
 
 def test_a_chain_is_closed_while_both_operators_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FLINK-5638: what waits for room downstream is interrupted; nothing is emitted while closing."""
+    """FLINK-5638: an operator that waits for room downstream is interrupted; nothing is emitted while closing."""
     monkeypatch.setattr(async_wait_operator, "MAX_WAITING", 1)
     mailbox = ScriptedMailbox()
     second = AsyncHarness(capacity=1, mailbox=mailbox, priority=2)

@@ -387,7 +387,7 @@ class CountRead(MapFunction):
 
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_no_input_is_read_while_records_wait_unstarted(cluster: MiniCluster, tmp_path: Path, *, is_moved: bool) -> None:
-    """At most the rest of the chunk in hand waits; a savepoint, which is taken meanwhile, has no more."""
+    """No more than the rest of the chunk in hand waits, and a savepoint that is taken meanwhile has no more."""
 
     def build(env: StreamExecutionEnvironment) -> DataStream:
         read = env.from_source(

@@ -182,7 +182,7 @@ def test_a_record_of_another_shape_in_the_middle_of_a_run_stays_in_the_middle() 
 
 
 def test_flat_records_become_columns() -> None:
-    """Pairs, values, and what has one value in all."""
+    """Pairs, values, and fields with one value in all records become columns."""
     for records, kinds in (
         ([(f"k{number}", number) for number in range(100)], [ListColumn, ArrayColumn]),
         ([(1.5 * number, True, "x") for number in range(100)], [ArrayColumn, ConstantColumn, ConstantColumn]),
@@ -477,7 +477,7 @@ def test_a_whole_chunk_is_shared_by_consumers_that_cannot_disturb_each_other() -
 
 
 class Asked:
-    """A selector that remembers what it was asked for."""
+    """A selector that remembers the records for which it was asked."""
 
     def __init__(self, select: Any) -> None:
         self.select = select

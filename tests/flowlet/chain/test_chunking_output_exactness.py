@@ -1,4 +1,4 @@
-"""Records that are not what the loop of a chunking output was made for, or do not stay what they were.
+"""Records that the loop of a chunking output was not made for, or that change afterwards.
 
 Each program is run record by record, too: what arrives is what each record was when it was emitted.
 """

@@ -34,7 +34,9 @@ def converting(declared: Any, keys: Callable[[Any], Any] | None = None) -> tuple
 
 
 def emitted(output: ChunkingOutput, target: RecordingOutput, records: list[Any], chunk: int = 20) -> list[Any]:
-    """Emit records in several runs, so that loops for their shape are generated; returns what the target got."""
+    """Emit records in several runs, so that loops for their shape are generated; return the records that the target
+    got.
+    """
     loop = loop_of(lambda code, record, timestamp, _: output.write(code, record, timestamp), output)
     for start in range(0, len(records), chunk):
         loop.run(iter(records[start : start + chunk]), None, len(records[start : start + chunk]))

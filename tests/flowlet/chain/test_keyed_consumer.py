@@ -90,7 +90,7 @@ def alone(operator_: StreamOperator, key: Any) -> Chained:
 
 
 def noting(seen: list[Any]) -> Callable[[Any], bool]:
-    """A filter that keeps what it is shown, and lets it pass."""
+    """Return a filter that keeps each record that it is shown, and lets it pass."""
 
     def note(record: Any) -> bool:
         seen.append(record)
@@ -109,7 +109,7 @@ def first_field(record: Any) -> str:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("has_timestamps", [False, True])
 def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool) -> None:
-    """Each in a loop made before it was known what they look like, and after; with their timestamps."""
+    """Each record is kept in a loop made before its form was known, and after; with its timestamp."""
     chained = Chained(behind(MapOperator(MAKERS[name]), -1), behind(MapOperator(lambda record: record), 0, first_field))
 
     for start in (0, 40, 80):
@@ -231,7 +231,7 @@ def test_what_was_got_may_be_changed(name: str, is_kept: bool) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("is_first", [False, True])
 def test_two_readers_of_a_stream_have_no_record_in_common(name: str, is_first: bool) -> None:
-    """One behind a key_by and one not, in either order; the one behind it changes what it gets."""
+    """One reader is behind a ``key_by`` and one is not, in either order; the one behind it changes its records."""
     make, change = CHANGES[name]
     seen: list[Any] = []
 

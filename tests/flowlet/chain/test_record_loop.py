@@ -125,7 +125,7 @@ def test_a_cancellation_passes_through() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_what_is_no_exception_is_the_functions_error_all_the_same(error: BaseException) -> None:
-    """``sys.exit()`` in a function does not end the process; who reads of it must learn which function it was."""
+    """A ``sys.exit()`` in a function does not end the process; the error must name the function."""
 
     def leave(value: int) -> int:
         if value == 2:

@@ -486,7 +486,7 @@ def test_a_record_with_a_weak_reference_is_not_taken_as_it_is(make: Any) -> None
 
 
 def test_attributes_that_somebody_holds_are_not_taken_as_they_are() -> None:
-    """``vars(record)`` changes the record, though nobody holds the record itself."""
+    """The dictionary of ``vars(record)`` can change the record, though no variable holds the record itself."""
     shape = shape_of(Bare("value"))
     assert shape is not None
     kept: list[dict[str, Any]] = []

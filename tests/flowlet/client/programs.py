@@ -1,4 +1,4 @@
-"""Users' programs as processes: what they print, and how they end."""
+"""Users' programs as processes: their output, and their ends."""
 
 import os
 import re

@@ -217,7 +217,7 @@ def test_the_smallest_and_largest_records_of_each_key(environment: StreamExecuti
 
 
 def test_a_record_above_the_jobs_limit_is_refused_where_it_was_made(environment: StreamExecutionEnvironment) -> None:
-    """The receiver's connection stays, and the error says what can be done."""
+    """The receiver's connection stays, and the error says what the user can do."""
     environment.configure(Configuration().set_integer("flowlet.max-record-bytes", 1_000))
     numbers = environment.from_collection([1, 2]).rebalance().map(lambda number: b"x" * (2_000 * (number - 1)))
 

@@ -113,7 +113,7 @@ class Joining(KeyedCoProcessFunction):
 
 
 def test_two_keyed_inputs_meet_key_by_key() -> None:
-    """Without timestamps the first input of each key comes first, so that nothing is missed."""
+    """The first input of each key comes first if there are no timestamps, so that nothing is missed."""
     environment = batch()
     left = environment.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(first)
     right = environment.from_collection([("b", 10), ("a", 20), ("c", 30)]).key_by(first)
@@ -156,7 +156,7 @@ class Meeting(KeyedCoProcessFunction):
 
 
 class Rules(BroadcastProcessFunction):
-    """Adds what all rules say to each number."""
+    """Adds the numbers of all rules to each number."""
 
     def process_broadcast_element(self, value: int, ctx: Any) -> Iterator[Any]:
         ctx.get_broadcast_state(RULES).put(value, value)
@@ -324,7 +324,7 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
 @pytest.mark.parametrize("is_sorted", ["true", "false"])
 @pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
 def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: str, in_columns: bool) -> None:
-    """Their results, which come at the end of the input, are ahead of the last watermark."""
+    """The windows' results, which come at the end of the input, are ahead of the last watermark."""
     stream: Any = batch({"execution.sorted-inputs.enabled": is_sorted}).from_arrow(TABLE.slice(0, 10))
     clock, event_time = (
         TumblingProcessingTimeWindows.of(Time.days(9_000)),
@@ -343,7 +343,7 @@ def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: 
 @pytest.mark.parametrize("option", ["execution.sorted-inputs.enabled", "execution.batch-state-backend.enabled"])
 @pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
 def test_results_of_keys_that_end_with_the_input_are_not_late_for_windows(option: str, in_columns: bool) -> None:
-    """Without the default of either option they come at the end of the input, and still ahead of the last watermark."""
+    """Results come at the end of the input without the default of either option, still before the last watermark."""
     last = (
         batch({option: "false"})
         .from_arrow(TABLE.slice(0, 300))

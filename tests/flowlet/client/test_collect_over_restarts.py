@@ -325,7 +325,7 @@ def test_a_failure_for_good_is_the_jobs_own(job: ScriptedJob) -> None:
 
 
 def test_what_has_arrived_stays_readable_when_the_finished_job_is_released(job: ScriptedJob) -> None:
-    """``wait`` of another thread has seen the end, and gives back what reading needed."""
+    """Another thread's ``wait`` has seen the end, and gives back the resources of reading."""
     reader = Reader(job, EXACTLY_ONCE)
     acknowledged = threading.Event()
     job.run.partitions[0].all_data_processed.add_done_callback(acknowledged.set)

@@ -156,7 +156,7 @@ def test_children_have_a_core_each_when_there_are_as_many() -> None:
 
 @pytest.mark.slow
 def test_children_do_not_see_the_terminals_ctrl_c_and_end_on_close() -> None:
-    """Ctrl-C goes to every process of the terminal's foreground group; the client must be the one who decides."""
+    """Ctrl-C goes to every process of the terminal's foreground group; the client must be the one that decides."""
     cluster = EmbeddedCluster.start(1, 1, in_process=False)
     (pid,) = cluster.pids()
     child = psutil.Process(pid)

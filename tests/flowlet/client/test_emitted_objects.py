@@ -1,4 +1,4 @@
-"""With object reuse off a function may change, and emit again, what it has emitted.
+"""A function may change, and emit again, a record that it has emitted, if object reuse is off.
 
 Source: Flink ``ExecutionConfig.enableObjectReuse``; there a record is copied or serialized as it is emitted, here
         later, in a chunk.

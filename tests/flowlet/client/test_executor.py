@@ -157,7 +157,7 @@ def test_only_a_cluster_of_its_own_ends_with_the_program() -> None:
 
 
 def test_a_source_with_too_many_splits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JobManager would refuse the request, and could not say what is large in it."""
+    """The JobManager would refuse the request, and could not name the large part in it."""
     monkeypatch.setattr(executor, "_MAX_JOB_BYTES", 2 << 20)
     files = FileSet(tuple(f"{number:01000}" for number in range(3000)))
     job_graph = JobGraph("j", vertices=[vertex("small", source([1])), vertex("v", SourceOperator(text_lines(files)))])

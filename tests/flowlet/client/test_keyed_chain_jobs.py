@@ -236,7 +236,7 @@ def test_the_keys_of_a_dict_that_a_sibling_reads_are_not_changed_behind_key_by(
 
 
 class LookingBack(MapFunction):
-    """Rows with what an iterator over the one before gives for its value, once that one is through."""
+    """Yields rows with the value that an iterator over the former row gives, once that row is through."""
 
     def __init__(self) -> None:
         self._last: Iterator[Any] | None = None

@@ -99,8 +99,8 @@ def user_metrics(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_each_kind_of_metric_is_in_the_jobs_document(environment: StreamExecutionEnvironment) -> None:
-    """The values at the end of the job are the last ones, also of gauges and meters, which are asked once per second
-    else.
+    """The values at the end of the job are the last ones, also of gauges and meters, which are otherwise asked once per
+    second.
     """
     environment.from_collection(list(range(10))).map(Measured()).name("measured").sink_to(DiscardingSink())
 

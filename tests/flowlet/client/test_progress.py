@@ -110,7 +110,7 @@ class Terminal:
         self.text = ""
 
     def read(self) -> bool:
-        """Take what was written; False at the end."""
+        """Read the written bytes; return False at the end."""
         assert select.select([self._fd], [], [], PATIENCE_S)[0], f"nothing more was written: {self.text!r}"
         try:
             data = os.read(self._fd, 65536)

@@ -96,7 +96,7 @@ class Replayed(SourceFunction):
 
 
 class Stateful(SourceFunction, CheckpointedFunction):
-    """Keeps in a state what it has emitted, which it does not emit again."""
+    """Keeps the numbers that it has emitted in a state, and does not emit them again."""
 
     next = 0
 
@@ -169,7 +169,7 @@ def test_a_job_goes_on_from_the_middle_of_a_chunk_exactly_once(
 
 
 class Generates:
-    """Yields numbers as long as nobody has got one."""
+    """Yields numbers until the first one has arrived."""
 
     has_arrived: ClassVar[threading.Event]
     num_yielded: ClassVar[int]

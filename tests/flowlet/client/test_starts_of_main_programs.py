@@ -1,6 +1,4 @@
-"""A program runs however it was started: what its main module defines is found under the name that
-the module has then.
-"""
+"""A program runs however it was started: objects of its main module are found under the name of the module then."""
 
 import textwrap
 from collections.abc import Mapping

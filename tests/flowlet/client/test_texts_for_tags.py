@@ -74,7 +74,7 @@ def collected(stream: DataStream) -> list[Any]:
 def warnings_of(
     env: StreamExecutionEnvironment, kind: str, records: list[Any], *tags: OutputTag
 ) -> tuple[list[Any], list[Any]]:
-    """The warnings, and what arrived at the main output."""
+    """Return the warnings, and the records at the main output."""
     stream = KINDS[kind](env.from_collection(records))
     sides = [stream.get_side_output(tag).map(lambda value: ("side", value)) for tag in tags]
     with capture_logs() as logs:

@@ -69,7 +69,7 @@ class Edge:
 
 
 def run(graph: JobGraph) -> dict[str | None, list[Any]]:
-    """Run a graph of parallelism 1 vertex by vertex; what came over the edges to each vertex, or to
+    """Run a graph of parallelism 1 vertex by vertex; return the records that came over the edges to each vertex, or to
     the client (None).
     """
     arrived: defaultdict[str | None, list[Any]] = defaultdict(list)

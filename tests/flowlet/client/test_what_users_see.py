@@ -64,7 +64,7 @@ def frames(errors: Sequence[str]) -> list[str]:
     [("execute", "2"), ("execute_async", "1"), ("collect", "2"), pytest.param("execute", "1", marks=pytest.mark.long)],
 )
 def test_a_function_that_raises_is_shown_first(how: str, parallelism: str, tmp_path: Path) -> None:
-    """One traceback, from the line that ran the job into the function that failed; then what became of the job."""
+    """The one traceback goes from the line that ran the job into the failed function; then the job's end follows."""
     errors = errors_of(tmp_path, _FAILING + _ENDS[how], parallelism)
 
     program = str(tmp_path / "program.py")

@@ -1,4 +1,4 @@
-"""Tables joined are the records of all of them; what does not fit together stays apart."""
+"""Tables joined are the records of all of them; tables that do not fit together stay apart."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``NameTable``: what codes stand for, while names come in."""
+"""``NameTable``: the names that codes stand for, while names come in."""
 
 import numpy as np
 

@@ -131,7 +131,7 @@ def test_an_instant_type_is_pyflinks_class() -> None:
 
 
 def test_a_type_of_a_users_own_may_have_slots_of_any_form() -> None:
-    """A class with slots in a list is accepted; it defines itself what its instances are compared by."""
+    """A class with slots in a list is accepted; it defines itself how its instances are compared."""
 
     class Mine(TypeInformation):
         __slots__ = ["name"]

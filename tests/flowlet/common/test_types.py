@@ -136,7 +136,7 @@ def test_pickling_keeps_everything(values: list[object], kind: RowKind, is_named
 
 
 def test_a_deep_copy_shares_nothing_that_can_change() -> None:
-    """Kind and names are kept; what two fields share is shared in the copy, too; a row may hold itself."""
+    """Kind and names are kept; an object that two fields share is shared in the copy, too; a row may hold itself."""
     inner = [1]
     row = Row.of_kind(RowKind.DELETE, a=inner, b=inner, c=None)
     row["c"] = row

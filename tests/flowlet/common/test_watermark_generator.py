@@ -19,7 +19,7 @@ from flowlet.records import MIN_TIMESTAMP
 
 
 class Recorder:
-    """Keeps what a generator says."""
+    """Keeps the watermarks and statuses of a generator."""
 
     def __init__(self) -> None:
         self.said: list[int | str] = []

@@ -1,4 +1,4 @@
-"""A commit request that remembers what a committer said about it."""
+"""A commit request that remembers the last word of its committer."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S, spin_until
 
 
 class Emitting(SourceFunction):
-    """Does what the test says."""
+    """A source function that runs the script of the test."""
 
     def __init__(self, script: Callable[[SourceContext], None], on_cancel: Callable[[], None] = lambda: None) -> None:
         self.script = script
@@ -51,7 +51,7 @@ def read_all(script: Callable[[SourceContext], None]) -> list[Any]:
 
 
 def flattened(elements: list[Any]) -> list[Any]:
-    """Records with their timestamps one by one: how they are cut into chunks depends on who is faster."""
+    """Return records with their timestamps one by one: their chunks depend on the speed of the threads."""
     flat: list[Any] = []
     for element in elements:
         if isinstance(element, Chunk):

@@ -1,4 +1,4 @@
-"""A source function with states of its own: what it changes and emits in one block, a snapshot sees together."""
+"""A source function with states of its own: a snapshot sees all changes and records of one block, or none."""
 
 import threading
 from typing import Any

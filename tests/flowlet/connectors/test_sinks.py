@@ -26,7 +26,7 @@ def test_print_writes_lines_with_flinks_prefix(
 
 
 class FlushedStream(io.TextIOWrapper):
-    """Remembers what lay in the file after each flush that had something to write."""
+    """A stream that remembers the file's content after each flush that had something to write."""
 
     def __init__(self, raw: io.BytesIO) -> None:
         super().__init__(raw, encoding="utf-8", newline="\n")

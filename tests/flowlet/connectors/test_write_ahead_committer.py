@@ -90,7 +90,7 @@ def test_what_has_a_marker_is_skipped() -> None:
 
 @pytest.mark.parametrize(("fault", "then"), [("before", None), ("after", "already")])
 def test_a_connection_that_is_cut_during_a_commit_commits_once(fault: str, then: str | None) -> None:
-    """The outcome is unknown: the target is asked before the next attempt; what follows waits."""
+    """The outcome is unknown: the target is asked before the next attempt, and later commits wait."""
     target, requests = Memory(), [request(0), request(1), request(0, "other")]
     target.faults = [fault]
     commits = committer(target)

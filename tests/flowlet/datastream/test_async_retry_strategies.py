@@ -52,7 +52,7 @@ def test_an_exponential_delay_grows_up_to_its_limit() -> None:
 
 
 def test_the_attempts_of_different_records_do_not_mix() -> None:
-    """The delay depends on the attempt alone, not on who asked before."""
+    """The delay depends on the attempt alone, not on the record that asked before."""
     strategy = AsyncRetryStrategy.exponential_backoff(5, 10, 1000, 3.0, None, None)
 
     first = strategy.get_backoff_time_millis(3)

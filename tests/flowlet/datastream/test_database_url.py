@@ -1,4 +1,4 @@
-"""URLs of databases: what they mean, and that no message shows a password."""
+"""URLs of databases: their meaning, and that no message shows a password."""
 
 import pytest
 

@@ -87,7 +87,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Refused:
-    """The call says what to do instead."""
+    """The call is refused, and the error says how to do it."""
 
     call: Call
     words: str

@@ -1,4 +1,4 @@
-"""The options of the database sink, with PyFlink's names; what is wrong is said while the program is built."""
+"""The options of the database sink, with PyFlink's names; errors are raised while the program is built."""
 
 import pickle
 from typing import Any

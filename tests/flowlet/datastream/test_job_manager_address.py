@@ -99,7 +99,7 @@ def test_an_embedded_cluster_stays_in_process_when_told_so() -> None:
     ],
 )
 def test_what_is_no_address_is_named_and_never_dialled(tmp_path: Path, address: str, message: str) -> None:
-    """One rule for options, variables, commands and gates; it knows what a URL is."""
+    """Options, variables, commands and gates have one rule, which knows URLs."""
     with pytest.raises(ConfigError, match=message) as caught:
         parse_address(address, "--jobmanager")
 

@@ -1,5 +1,5 @@
-"""Sizes, gaps, delays and intervals are a ``Time``, a ``Duration`` or a ``timedelta`` everywhere, and anything else
-gets one sentence.
+"""Sizes, gaps, delays and intervals are a ``Time``, a ``Duration`` or a ``timedelta`` everywhere; other values get one
+sentence.
 """
 
 from collections.abc import Callable

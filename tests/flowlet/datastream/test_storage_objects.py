@@ -1,4 +1,4 @@
-"""Storages of checkpoints as objects say what options say."""
+"""Storages of checkpoints as objects set what options set."""
 
 from typing import Any
 

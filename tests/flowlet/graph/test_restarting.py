@@ -290,7 +290,7 @@ class TestCancel:
 
 @dataclass(slots=True)
 class World:
-    """The JobManager and TaskManagers around one graph: they do what the effects say, in any order that the schedule
+    """The JobManager and TaskManagers around one graph: they carry out the effects, in any order that the schedule
     chooses.
     """
 
@@ -428,7 +428,7 @@ def test_a_cancel_ends_every_job_that_does_not_fail_already(
 
 
 def test_a_failure_travels_with_its_mark() -> None:
-    """``suppresses_restarts`` is part of what a TaskManager sends."""
+    """The field ``suppresses_restarts`` is part of a TaskManager's message."""
     sent = failure(suppresses_restarts=True)
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=FailureInfo) == sent

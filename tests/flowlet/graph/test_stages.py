@@ -1,4 +1,4 @@
-"""Stages of an ``ExecutionGraph``: one after the other, results kept until nobody reads them, lost ones made again."""
+"""Stages of an ``ExecutionGraph``: one after the other, results kept until all readers end, lost ones made again."""
 
 import random
 
@@ -72,7 +72,7 @@ class Cluster:
         return effects
 
     def deploy(self) -> list[str]:
-        """Give slots to those who wait; returns their names."""
+        """Give slots to the tasks that wait; return their names."""
         self.requested = 0
         waiting = self.graph.waiting
         self.handle(SlotsAllocated({each.attempt: f"tm-{each.subtask}-{len(self.lost)}" for each in waiting}))

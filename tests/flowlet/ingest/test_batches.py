@@ -164,7 +164,7 @@ def test_a_batch_of_another_schema_is_refused_with_its_column(cluster: GateClust
 
 
 def test_bytes_that_are_no_batch_abort_their_attempt(cluster: GateCluster) -> None:
-    """A gate of batches reads no pickles, and follows no offsets: its token lets nobody run code."""
+    """A gate of batches reads no pickles and follows no offsets: its token lets no producer run code."""
     env = cluster.environment()
     env.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
     job = env.execute_async()

@@ -153,7 +153,7 @@ def test_a_description_that_is_not_right_is_refused(
 def test_connection_and_answer_share_the_time_of_an_offer(
     cluster: GateCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A TaskManager that hardly answers: what dialling took is not there for the wait that follows."""
+    """The time that dialling a slow TaskManager took is not there for the wait that follows."""
     client = running_gate(cluster)
     gate = cluster.open(timeout_s=1.0)
     clock = [0.0]
@@ -442,8 +442,8 @@ def lying(gate: GateClient) -> GateClient:
     ids=["code", "shared tuples", "a text", "65 bits", "two fields", "a list", "None", "a dict"],
 )
 def test_a_gate_with_a_type_reads_records_of_this_type_alone(cluster: GateCluster, record: Any) -> None:
-    """A token lets nobody run code or stop the task: the attempt is aborted, its producer is told,
-    the task continues.
+    """A token lets no producer run code or stop the task: the attempt is aborted, its producer is told, the task
+    continues.
     """
     client = running_gate(cluster, type_info=Types.TUPLE([Types.LONG()]), producers=1)
     gate = cluster.open()
@@ -507,7 +507,9 @@ def test_more_producers_than_a_gate_takes_wait_for_each_other(make_cluster: Call
 
 
 def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Callable[..., GateCluster]) -> None:
-    """The one too many hears which option says so, or waits; other jobs of the TaskManager run; who ends makes room."""
+    """The one producer too many hears which option limits it, or waits; other jobs of the TaskManager run; a producer
+    that ends makes room.
+    """
     network = NetstackConfig(network_memory_bytes=8 * 1024 * 1024)  # 256 buffers, half of which are 16 producers'
     cluster = make_cluster(1, 2, TaskExecutorConfig(num_slots=2, network=network))
     env, other = cluster.environment().set_parallelism(1), cluster.environment().set_parallelism(1)

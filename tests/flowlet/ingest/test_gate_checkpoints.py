@@ -1,4 +1,4 @@
-"""Gates of jobs that take checkpoints: what a write can rely on when the job starts again."""
+"""Gates of jobs that take checkpoints: the promises for a write when the job starts again."""
 
 import re
 import threading
@@ -294,8 +294,8 @@ def test_what_a_driver_says_of_a_write_is_in_a_checkpoint_when_the_call_returns(
 def test_a_job_that_starts_from_the_checkpoint_of_another_knows_its_partitions(
     parallelism: int, make_cluster: Callable[..., GateCluster], tmp_path: Path
 ) -> None:
-    """One that was half in goes on with as many subtasks as before; with another number nobody knows which of its rows
-    are in.
+    """A partition that was half in goes on with as many subtasks as before; with another number its rows that are in
+    are unknown.
     """
     cluster = make_cluster(1, 2)
     with running(cluster, tmp_path, in_turns, RETAINED, producers=9, is_counted=False, parallelism=1) as former:

@@ -80,7 +80,7 @@ def test_columns_go_by_name_where_there_are_names(
     "type_info", [None, ANY, Types.TUPLE([Types.LONG(), ANY]), Types.MAP(Types.STRING(), Types.LIST(ANY))], ids=repr
 )
 def test_pickles_must_be_allowed_by_name(type_info: TypeInformation | None) -> None:
-    """The error says what to do, when the program declares the gate."""
+    """The error advises when the program declares the gate."""
     env = StreamExecutionEnvironment.get_execution_environment()
 
     with pytest.raises(

@@ -124,7 +124,7 @@ def test_without_a_key_the_subtasks_share_the_records(make_cluster: Callable[[in
 
 
 def test_a_gate_ends_when_one_write_has_all_partitions(make_cluster: Callable[[int], GateCluster]) -> None:
-    """A write that failed and is repeated ends it when the second one is whole: what the first one brought is not added
+    """The repetition of a failed write ends the gate when it is whole: partitions of the first attempt are not added
     up.
     """
     cluster = make_cluster(2)
@@ -233,7 +233,9 @@ def test_a_gate_without_a_number_ends_when_it_is_told_to(cluster: GateCluster) -
 
 
 def wait_refused(open_partition: Callable[[PartitionOffer], Any]) -> None:
-    """The JobManager has told the TaskManager to finish, but when that arrives nobody tells us: offer until it has."""
+    """Offer partitions until one is refused: the JobManager has told the TaskManager to finish, but no message tells us
+    when that has arrived.
+    """
     for attempt in range(10_000):
         open_partition(PartitionOffer("job", 1, attempt)).abort("not yet")
 

@@ -134,7 +134,7 @@ def test_the_size_of_short_texts_is_an_estimate() -> None:
 
 
 class Head:
-    """Keeps what a task's chain would get."""
+    """A head that keeps the elements of a task's chain."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []

@@ -134,7 +134,7 @@ class TestKeyGroups:
 
     @pytest.mark.parametrize("selector", [lambda record: record[0], operator.itemgetter(0)])
     def test_the_first_field_is_the_first_field_of_anything(self, make: Make, selector: Callable[[Any], Any]) -> None:
-        """Tuples, and whatever else has one."""
+        """A list or a text has a first field, too, as a tuple has."""
         rig = make(KeyGroups(selector), 3)
         records: list[Any] = [("a", 1), ("b", 2), ("key", 3)]
 
@@ -298,7 +298,7 @@ class TestManyKeys:
         assert len(writer._router.dictionary if kind is str else writer._router._lanes) == 200
 
     def test_a_bypass_of_texts_ends_when_keys_come_back(self, make: Make) -> None:
-        """A full dictionary begins anew with what it is shown then."""
+        """A full dictionary begins anew with the texts that it is shown then."""
         rig = make(KeyGroups(identity), 2)
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
@@ -641,7 +641,7 @@ class TestColumns:
         assert rig.values() == by_channel([value for values in chunks for value in values], 3)
 
     def test_codes_of_another_table_become_codes(self, make: Make) -> None:
-        """The table grows meanwhile; what is not a text makes no code."""
+        """The table grows meanwhile; a key that is not a text makes no code."""
         rig = make(KeyGroups(first), 3)
         table = NameTable()
         sent: list[Any] = []

@@ -12,7 +12,7 @@ END_OF_DATA, STOPPED, END_OF_INPUT = InputStatus.END_OF_DATA, InputStatus.STOPPE
 
 
 class Scripted(InputProcessor):
-    """One input that says what the test wants."""
+    """One input with the elements and statuses of the test."""
 
     def __init__(self, number: int, order: list[int]) -> None:
         self.number = number

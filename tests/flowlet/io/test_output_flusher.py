@@ -150,7 +150,7 @@ class TestSeveralTimeouts:
 
     @pytest.mark.parametrize("timeout_ms", [0, -1])
     def test_an_output_without_a_timeout_has_no_flusher(self, timeout_ms: int) -> None:
-        """Flushed by its writer, or by nobody."""
+        """The output is flushed by its writer, or not at all."""
         flushers, _ = self.flushers(ManualTimer(), timeout_ms)
 
         assert flushers.arm_of(timeout_ms) is None

@@ -29,7 +29,7 @@ PLACE = RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
 
 
 class Recorder(Dispatcher):
-    """An owner that notes which messages it is to send, and what it is told."""
+    """An owner that notes the messages that it gets, and those that it is to send."""
 
     def __init__(self) -> None:
         self.keeper = JobKeeper(None, call_in_background)

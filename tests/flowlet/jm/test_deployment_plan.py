@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.scheduler``: who produces what, and who reads it where."""
+"""Tests of ``flowlet.jm.scheduler``: the producers of results, their readers, and their places."""
 
 import msgspec
 

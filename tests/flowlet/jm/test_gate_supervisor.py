@@ -1,4 +1,4 @@
-"""The gates of a job from run to run: what counts, which orders go out."""
+"""The gates of a job from run to run: their counts and their orders."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ CHECKPOINTS = CheckpointSettings(1000, "/checkpoints")
 
 @dataclass
 class Rig:
-    """A gate of two subtasks that waits for one partition; notes what is ordered."""
+    """A gate of two subtasks that waits for one partition; notes its orders."""
 
     settings: JobSettings = field(default_factory=lambda: JobSettings(checkpoints=CHECKPOINTS))
     restored: bytes | None = None

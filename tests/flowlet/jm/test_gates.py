@@ -100,7 +100,7 @@ def test_a_producer_is_told_where_the_subtasks_are_and_gets_a_token_for_this_gat
 
 
 def test_a_gate_that_was_told_to_finish_stays_so_in_later_runs_and_one_that_was_complete_does_not() -> None:
-    """Whether it is complete, the subtasks of the new run say; another JobManager knows what a checkpoint holds."""
+    """The new run's subtasks say whether the gate is complete; another JobManager goes by its checkpoint."""
     told, complete = gate_of(), gate_of()
     told.request_finish()
     for subtask in range(2):

@@ -332,7 +332,7 @@ def test_event_time_lags_behind_the_clock_from_the_first_watermark_to_the_last()
 
 
 def test_metrics_of_users_have_flinks_names() -> None:
-    """Subtask, operator, groups and name; what belongs to a meter or a distribution stands behind it."""
+    """The name is subtask, operator, groups and name; the parts of a meter or a distribution stand behind it."""
     shown = [
         UserMetric("g.hits", "counter", 3),
         UserMetric("rate", "meter", 4, rate=2.5),

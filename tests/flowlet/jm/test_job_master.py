@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.job_master``: effects become orders, and everybody who waits is told."""
+"""Tests of ``flowlet.jm.job_master``: effects become orders, and all waiting callers are told."""
 
 import asyncio
 from pathlib import Path

@@ -70,7 +70,7 @@ class Timer:
 
 
 class Coordinated:
-    """A coordinator, and what it says."""
+    """A coordinator, and its messages."""
 
     def __init__(
         self, num_splits: int, restored: bytes | None = None, enumerator: SplitEnumerator | None = None

@@ -397,7 +397,7 @@ class TestBadTaskManagers:
     async def test_one_with_too_many_unread_messages_is_lost(
         self, address: Address, connect: Connect, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The queue is bounded; what was in it before still goes out."""
+        """The queue is bounded; messages that were in it before still go out."""
         monkeypatch.setattr(taskmanager_session, "MAX_QUEUED_MESSAGES", 1)
         task_manager = await connect(address)
         job = job_managers[0].dispatcher.submit(word_count())

@@ -45,7 +45,7 @@ def aligned_job(*sources: tuple[str, str, int, int]) -> JobGraphMessage:
 
 
 class Announced:
-    """An announcer, its timers, and what it has sent."""
+    """An announcer, its timers, and the watermarks that it has sent."""
 
     def __init__(self, *sources: tuple[str, str, int, int]) -> None:
         self.calls: list[Call] = []

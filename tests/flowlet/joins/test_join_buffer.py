@@ -10,7 +10,7 @@ from flowlet.joins.interval_join_operator import JoinBuffer
 
 
 class Entries:
-    """A ``MapState`` of one key that counts what is put into it."""
+    """A ``MapState`` of one key that notes how many records its largest entry had."""
 
     def __init__(self) -> None:
         self.entries: dict[Any, Any] = {}

@@ -423,7 +423,7 @@ REFUSED: list[tuple[Any, str, str, str]] = [
 def test_a_key_that_may_be_another_one_elsewhere_is_refused_with_advice(
     key: Any, kind: str, reason: str, instead: str
 ) -> None:
-    """The message names the type, the reason and what to use; hash, group and stand-in refuse alike, also the second
+    """The message names the type, the reason and an alternative; hash, group and stand-in refuse alike, also the second
     time.
     """
     for function in (

@@ -15,7 +15,7 @@ LIMITS = (-(2**63), 2**63 - 1)
 
 
 class Square:
-    """The function; counts what it was asked for."""
+    """A function that squares, and counts its calls."""
 
     def __init__(self) -> None:
         self.num_keys = 0

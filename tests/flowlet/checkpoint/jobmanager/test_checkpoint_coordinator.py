@@ -491,7 +491,7 @@ class TestTasksThatFinish:
         assert told(end, CheckpointCompleted) == [(1, attempt("t"))]
 
     def test_one_that_did_not_take_part_fails_it_and_counts_as_no_failure(self) -> None:
-        """Its trigger crossed the report of its end; without this the checkpoint would wait until its timeout."""
+        """The task's trigger crossed the report of its end; the checkpoint would otherwise wait until its timeout."""
         coordinated = started(tolerable_failures=0)
         coordinated.at(100)
 
@@ -562,7 +562,7 @@ class TestReportsThatDoNotFit:
 
     @pytest.mark.parametrize("message", [CheckpointDeclined, CheckpointAcknowledged])
     def test_flink_13593_of_an_attempt_of_the_last_run(self, message: type) -> None:
-        """A late decline must not fail what the new attempts do, nor a late acknowledgement complete it."""
+        """A late decline must not fail the new attempts' checkpoint, nor a late acknowledgement complete it."""
         coordinated = started()
         coordinated.stop()
         coordinated.start()
@@ -581,7 +581,7 @@ class TestReportsThatDoNotFit:
         assert coordinated.pending == [1]
 
     def test_flink_18533_of_a_checkpoint_of_the_last_run(self) -> None:
-        """Its id is never used again, so it fits no checkpoint of this run."""
+        """The checkpoint's id is never used again, so it fits no checkpoint of this run."""
         coordinated = started()
         coordinated.at(100)
         coordinated.stop()

@@ -111,7 +111,7 @@ def test_any_other_directory_is_that_of_a_savepoint(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["dir/{job}/chk-5", "savepoint-a-b", "memory://dir/{job}/chk-5"])
 def test_another_path_names_none(path: str) -> None:
-    """The message says what to write."""
+    """The message says which path to write."""
     with pytest.raises(
         StorageError,
         match=r"'.*' names no checkpoint or savepoint; name it by the absolute path, .*/chk-<n> or .*savepoint",
@@ -219,7 +219,7 @@ def test_state_that_nobody_claims_is_refused_unless_that_is_wanted() -> None:
 
 
 def test_key_groups_must_stay() -> None:
-    """The message says what to set; a vertex without state may change its key groups."""
+    """The message says which option to set; a vertex without state may change its key groups."""
     new = job("s", max_parallelism=16)
 
     with pytest.raises(

@@ -274,7 +274,7 @@ def test_what_could_not_be_removed_goes_when_a_later_checkpoint_is_complete() ->
 
 
 def test_leftovers_of_a_checkpoint_whose_manifest_is_being_written_stay() -> None:
-    """Its manifest would name files that are gone."""
+    """The manifest would otherwise name files that are gone."""
     rig = Rig(replace(SETTINGS, max_concurrent=2))
     rig.start()
     rig.timers.advance(0.125)
@@ -604,7 +604,7 @@ def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(
 
 
 def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own() -> None:
-    """Its ids go on behind that one, which is never removed."""
+    """The job's checkpoint ids go on behind the other job's checkpoint, which is never removed."""
     rig = Rig()
     vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
     entries = [SubtaskEntry(vertex_id("t"), 0, STATE)]
@@ -666,7 +666,7 @@ def test_files_of_another_tasks_report_are_not_taken_for_used() -> None:
 
 
 def test_a_checkpoint_that_was_passed_over_stays_with_those_that_are_retained() -> None:
-    """Its file may be put back."""
+    """The missing file of such a checkpoint may be put back."""
     rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=True, is_retained_on_failure=True))
     rig.start()
     rig.complete(1)

@@ -1,4 +1,4 @@
-"""Writes happen in the order of the calls, one at a time for each job, and callbacks tell what became of them."""
+"""Writes happen in the order of the calls, one at a time for each job, and callbacks tell their outcome."""
 
 from collections.abc import Callable
 

@@ -154,13 +154,13 @@ async def test_a_job_that_is_being_stopped_takes_no_other() -> None:
 async def test_what_cannot_be_done_is_refused_at_once(
     settings: CheckpointSettings | None, target: str | None, message: str
 ) -> None:
-    """The message says what to set."""
+    """The message says which option to set."""
     with pytest.raises(SavepointRefusedError, match=message):
         Rig(settings).savepoints.trigger("r", target, SAVEPOINT)
 
 
 async def test_a_job_with_a_remote_gate_takes_none() -> None:
-    """Its producers would go on with the job that is no longer there."""
+    """The gate's producers would go on with a job that is no longer there."""
     with pytest.raises(
         SavepointRefusedError, match=r"a job with a remote gate \('clicks'\) takes no savepoints yet: cancel it"
     ):

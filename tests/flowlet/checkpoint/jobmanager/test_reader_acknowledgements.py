@@ -1,4 +1,4 @@
-"""A task's part of a checkpoint counts once the client has read what the task sent before the barrier."""
+"""A task's part of a checkpoint counts once the client has read the records that the task sent before the barrier."""
 
 from flowlet.checkpoint.jobmanager.coordinator_events import MAX_HELD, ReaderAcknowledgements
 from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, SubtaskEntry, TaskMetrics

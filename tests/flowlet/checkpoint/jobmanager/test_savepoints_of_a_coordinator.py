@@ -43,7 +43,7 @@ def reasons(effects: Sequence[Effect]) -> list[str]:
 
 
 def test_it_is_taken_at_once_into_its_own_directory() -> None:
-    """Its barriers say what it is and where it goes; no task hears that it is complete, and the job does not restart
+    """The barriers name its kind and its place; no task hears that it is complete, and the job does not restart
     from it.
     """
     coordinated = started()

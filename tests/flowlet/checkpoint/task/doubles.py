@@ -1,4 +1,4 @@
-"""Stand-ins for what a subtask's checkpoints talk to."""
+"""Stand-ins for the parts with which a subtask's checkpoints talk."""
 
 import threading
 from collections import deque
@@ -105,7 +105,7 @@ class RecordingInput:
 
 
 class ScriptedGate(RecordingInput):
-    """A gate that yields what it is given; priority events first."""
+    """A gate that yields the items that it is given; priority events first."""
 
     next_is_data = False
     next_is_event = False
@@ -248,7 +248,7 @@ class RecordingResponder:
 
 
 class RecordingChain:
-    """Operators whose state is what the test puts into ``state``."""
+    """Operators whose state is the one that the test puts into ``state``."""
 
     def __init__(self, log: list[tuple[object, ...]]) -> None:
         self.log = log

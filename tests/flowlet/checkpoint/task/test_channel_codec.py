@@ -1,4 +1,4 @@
-"""Data in flight comes back piece by piece, and nothing else is taken for it."""
+"""Data in flight is restored piece by piece, and nothing else is taken for it."""
 
 import pytest
 

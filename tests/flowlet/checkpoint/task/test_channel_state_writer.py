@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_complete_is_not_failed_by_a_newer_one() -> None:
 
 
 def test_data_that_is_not_known_yet_is_waited_for(buffers: Buffers) -> None:
-    """A barrier that may time out: what it overtakes is known when it is consumed, or not."""
+    """The data that a barrier with a timeout overtakes is known when the barrier is consumed, or not at all."""
     writer = InMemoryChannelStateWriter()
     writer.start(1)
     result = writer.take_result(1)

@@ -205,7 +205,7 @@ def test_an_announcement_is_taken_by_mail_and_the_timer_lets_the_barrier_overtak
 
 
 def test_a_barrier_whose_alignment_timed_out_overtakes_what_was_polled_too() -> None:
-    """Its checkpoint keeps that data; waiting for a slow function would last as long as the
+    """The barrier's checkpoint keeps that data; waiting for a slow function would last as long as the
     alignment that timed out.
     """
     fixture = Fixture(num_channels=1)
@@ -359,7 +359,9 @@ def test_every_channel_needs_a_name() -> None:
 
 
 def test_nothing_overtakes_what_is_kept_except_unaligned_barriers() -> None:
-    """An aligned barrier and an end behind kept data wait with it, else a snapshot without that data would be taken."""
+    """An aligned barrier or an end behind kept data waits with it; otherwise a snapshot without that data would be
+    taken.
+    """
     fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
     for item in (b"one", aligned(1), EndOfPartition()):
         fixture.raw.add(0, item)

@@ -114,7 +114,7 @@ class Task:
         return self.store.state_of(checkpoint_id, "v", 0).channels
 
     def outcome(self) -> tuple[bytes, list[Event]]:
-        """Everything that the task's own partition holds."""
+        """Return everything that the task's own partition holds."""
         self.partition.flush_all()
         data, events = bytearray(), []
         while (item := self.reader.view.next_buffer()) is not None:

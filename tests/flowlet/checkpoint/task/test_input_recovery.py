@@ -187,8 +187,8 @@ def test_recovered_elements_that_wait_are_in_flight_again(network: LocalNetwork)
 
 
 def test_the_rest_of_a_chunk_is_in_flight(network: LocalNetwork) -> None:
-    """A mail comes after the first slice: what waits is neither processed nor lost, and nothing may be looked at before
-    it.
+    """The records that wait when a mail comes after the first slice are neither processed nor lost, and nothing may be
+    looked at before them.
     """
     rig = Rig(network, 2)
     head = Head()

@@ -307,7 +307,7 @@ def in_flight(store: InMemoryCheckpointStore, checkpoint_id: int, producer: str,
 
 
 def emitted_until(state: Any) -> int:
-    """How far a source has emitted: what it has read behind that is in its state, too."""
+    """Return how far a source has emitted; records that it has read behind that are in its state, too."""
     if not isinstance(state, PositionWithRest):
         return int(state)
     assert isinstance(state.position, int)
@@ -369,7 +369,7 @@ NUM_CHECKPOINTS = 5
 def run_and_fail(
     store: InMemoryCheckpointStore, mode: BarrierMode | None, options: CheckpointOptions
 ) -> list[dict[str, int]]:
-    """Take checkpoints 1 to 5 under load; returns what the tasks say of them."""
+    """Take checkpoints 1 to 5 under load; return the metrics of the tasks."""
     with job(store, mode) as attempt:
         for checkpoint_id in range(1, NUM_CHECKPOINTS + 1):
             before = progress(attempt)

@@ -347,7 +347,7 @@ def test_an_operator_is_found_in_the_vertex_that_it_had() -> None:
 
 
 def test_state_that_goes_by_key() -> None:
-    """Keyed state, timers and running aggregations; nothing else."""
+    """Keyed state, timers and running aggregations go by key; nothing else does."""
     assert is_by_key({"a": state_of({1})})
     assert not is_by_key({"a": state_of({1}, [7])})
     assert not is_by_key({"a": OperatorState(7)})

@@ -261,7 +261,7 @@ def test_an_abort_while_the_pool_works_discards_when_it_is_done() -> None:
 
 
 def test_an_abort_after_the_acknowledgement() -> None:
-    """testNotifyCheckpointAbortedAfterAsyncPhase: the operators are told, nothing else."""
+    """testNotifyCheckpointAbortedAfterAsyncPhase: the operators are told, and nothing more happens."""
     fixture = Fixture()
     fixture.take(aligned(1))
     fixture.run_pool()

@@ -196,7 +196,7 @@ def test_the_chain_of_the_users_own_errors_stays(hook: None, capsys: pytest.Capt
 
 
 def test_errors_of_libraries_that_led_to_ours_are_left_out(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Our own text says what they say."""
+    """Our own text repeats theirs."""
     cause = OSError("111")
     engine_caught = engine_function(
         "\n    ".join(["try:", "    raise cause", "except OSError:", "    pass"]), cause=cause

@@ -1,4 +1,4 @@
-"""The page of options for users is what the tables print."""
+"""The page of options for users is the text that the tables print."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Rows are written in batches before each checkpoint; a lost connection is made again; errors say what to do and show
-no password.
+"""Rows are written in batches before each checkpoint; a lost connection is made again; errors advise and show no
+password.
 """
 
 import contextlib
@@ -352,7 +352,7 @@ def test_a_commit_is_on_the_disk_of_the_server_even_if_the_user_has_asked_for_le
 
 @pytest.fixture
 def guarded(postgres: EmptyPostgres, server: PostgresServer) -> str:
-    """The URL of a user who needs the password s3cret, and who may write the table t."""
+    """Return the URL of a user who needs the password s3cret and may write the table t."""
     postgres.execute("CREATE TABLE t (id BIGINT, name TEXT)")
     postgres.execute("DROP ROLE IF EXISTS guarded")
     postgres.execute("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 's3cret'")

@@ -164,7 +164,7 @@ def test_a_transaction_whose_marker_is_there_changes_nothing(table: Database) ->
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 @pytest.mark.parametrize("committed", [0, 1, 2])
 def test_another_parallelism_loses_and_repeats_nothing(table: Database, parallelism: int, committed: int) -> None:
-    """Two subtasks with two checkpoints each, of which ``committed`` were committed; what waits is dealt out."""
+    """Two subtasks have two checkpoints each, of which ``committed`` were committed; waiting rows are dealt out."""
     snapshots = []
     for subtask in range(2):
         harness = opened(table.url, subtask=subtask, parallelism=2)
@@ -190,8 +190,8 @@ def test_another_parallelism_loses_and_repeats_nothing(table: Database, parallel
 
 
 def commit_until_nothing_waits(url: str, shares: Sequence[OperatorSnapshot]) -> None:
-    """Start the subtasks one after the other, and all of them again if one waited in vain for what another one had to
-    commit first.
+    """Start the subtasks one after the other, and all of them again if one waited in vain for the commit of another
+    one.
     """
     failed: list[str] = []
     for attempt in range(4):

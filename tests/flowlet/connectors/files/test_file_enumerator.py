@@ -1,4 +1,4 @@
-"""Promises of the enumerator of files: what it lists, what it refuses, and who gets which part."""
+"""Promises of the enumerator of files: the files that it lists and refuses, and the readers that get their parts."""
 
 import os
 import zipfile

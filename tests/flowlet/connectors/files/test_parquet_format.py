@@ -1,4 +1,4 @@
-"""Records in a Parquet file: exactly what was declared."""
+"""Records in a Parquet file: exactly the declared types and values."""
 
 import datetime
 import io

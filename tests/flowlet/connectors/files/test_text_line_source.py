@@ -201,7 +201,9 @@ def test_closing_early_closes_the_file(tmp_path: Path) -> None:
 
 
 def test_the_progress_is_what_was_read_of_what_may_be_expected(tmp_path: Path) -> None:
-    """Blocks count, and a fair share of what no reader has yet; None while there is nothing to read."""
+    """Blocks count, and a fair share of the files that no reader has yet; the progress is None while there is nothing
+    to read.
+    """
     for name in "ab":
         (tmp_path / name).write_bytes(b"1234567\n" * 2)
     reader = TextLineReader("UTF-8", 2, block_bytes=8)

@@ -128,8 +128,8 @@ def test_with_another_parallelism_complete_partitions_are_complete_everywhere_an
 
 @dataclass
 class Model:
-    """One subtask, with checkpoints and failures; ``out`` is what a job would hold: it goes back to a checkpoint, as
-    its state does.
+    """One subtask, with checkpoints and failures; ``out`` is the result of a job: it goes back to a checkpoint, as the
+    job's state does.
     """
 
     num_records: int

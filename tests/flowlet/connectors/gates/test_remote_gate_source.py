@@ -1,4 +1,4 @@
-"""The moments at which the reader of a gate acknowledges what producers have sent."""
+"""The moments at which the reader of a gate acknowledges records of producers."""
 
 from collections.abc import Sequence
 from typing import Any, cast

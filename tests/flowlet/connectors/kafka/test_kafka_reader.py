@@ -1,4 +1,4 @@
-"""One reader on a consumer that a test fills; what real clients do is in ``tests/kafka``."""
+"""One reader on a consumer that a test fills; ``tests/kafka`` has real clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def context(interrupts: Interrupts | None = None) -> OperatorContext:
 
 
 class Consumer:
-    """Gives what the test put in; a waiting call ends when there is something, or the wait is over."""
+    """A consumer with the messages that the test put in; a waiting call ends when there is one, or the wait is over."""
 
     def __init__(self, properties: dict[str, Any]) -> None:
         self.properties = properties

@@ -79,7 +79,7 @@ def test_a_single_reader_gives_the_whole_sequence_in_order() -> None:
 
 
 def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
-    """The slow one has its first split before it, and nothing else."""
+    """The slow reader keeps its first split, and no other one."""
     slow, fast = started(numbered_records(0, 80_000), 2)
     slow.poll_chunk()
 

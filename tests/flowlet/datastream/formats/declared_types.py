@@ -1,4 +1,4 @@
-"""Every declared type, and strategies of its values: what the formats are asked to hold."""
+"""Every declared type, and strategies of its values, for tests of the formats."""
 
 import datetime
 import decimal

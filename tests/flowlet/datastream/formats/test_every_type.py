@@ -1,4 +1,4 @@
-"""Every declared type in every format: what was written is read equal, or the schema is refused when it is built."""
+"""Every declared type in every format: written values are read equal, or the schema is refused when it is built."""
 
 import contextlib
 import datetime

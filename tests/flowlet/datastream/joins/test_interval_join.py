@@ -1,4 +1,4 @@
-"""Promises of ``interval_join(...)``: what it builds and refuses, and a job from end to end."""
+"""Promises of ``interval_join(...)``: the operators that it builds, its refusals, and a job from end to end."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

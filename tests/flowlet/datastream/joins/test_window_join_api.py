@@ -1,6 +1,4 @@
-"""Promises of ``join(...)`` and ``co_group(...)``: jobs from end to end, and what is refused when a
-program is built.
-"""
+"""Promises of ``join(...)`` and ``co_group(...)``: jobs from end to end, and refusals when a program is built."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
