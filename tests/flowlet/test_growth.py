@@ -258,7 +258,7 @@ def test_twice_the_items_are_at_most_little_more_than_twice_the_work(work: Calla
 
 
 def test_metrics_over_the_limit_are_not_kept() -> None:
-    """Names made of values of records have no end; what is over the limit shares one metric of its kind."""
+    """Names made of values of records have no end; metrics over the limit share one metric of their kind."""
     registry = MetricRegistry()
     first = registry.group.counter("first")
     for number in range(MAX_METRICS - 1):

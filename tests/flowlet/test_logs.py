@@ -87,7 +87,7 @@ def test_an_exception_becomes_text_in_one_line() -> None:
 
 
 def test_what_json_does_not_know_is_shown_by_its_repr() -> None:
-    """A log line must never fail because of what it says."""
+    """A log line must never fail because of its content."""
     stream = io.StringIO()
     configure_logging("info", "json", stream)
 

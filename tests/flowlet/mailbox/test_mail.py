@@ -70,7 +70,7 @@ def test_the_limits_of_priorities_are_flinks() -> None:
 
 
 def test_dropping_a_mail_tells_whoever_waits_for_it() -> None:
-    """An action without ``cancel`` has nobody who waits."""
+    """The action's waiting caller is told; an action without ``cancel`` has none."""
     action = Cancellable()
 
     assert Mail(action, 0, "somebody waits").try_cancel()

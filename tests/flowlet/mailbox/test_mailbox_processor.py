@@ -302,7 +302,7 @@ class TestSuspendUntil:
         assert loop.num_actions == 2
 
     def test_a_signal_that_was_given_resumes_at_once(self, loop: Loop) -> None:
-        """Level triggered: what came between the look and the suspension is not missed."""
+        """Level triggered: a signal between the look and the suspension is not missed."""
         signal = AvailabilityFuture()
         signal.complete()
         loop.action = lambda controller: suspend_until(controller, signal, WaitKind.IDLE, "data")

@@ -282,7 +282,7 @@ def test_a_closed_mailbox_does_nothing(box: TaskMailbox) -> None:
 
 
 def test_only_the_mailbox_thread_takes(box: TaskMailbox) -> None:
-    """Everything but putting raises elsewhere."""
+    """Other threads may put mails; every other call raises there."""
     errors: list[str] = []
 
     def try_all() -> None:

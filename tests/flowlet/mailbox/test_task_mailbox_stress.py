@@ -79,7 +79,9 @@ def end_by_quiesce(mailbox: TaskMailbox) -> list[Mail]:
 def test_the_end_of_a_mailbox_against_puts_loses_no_mail(
     end: Callable[[TaskMailbox], list[Mail]], num_mailboxes: int
 ) -> None:
-    """Many mailboxes: what was accepted was taken or is given back, to the last mail; and no wake-up is lost."""
+    """A mail that a mailbox accepted was taken or is given back, to the last one, in many mailboxes; and no wake-up is
+    lost.
+    """
     num_contended = 0
     mail = a_mail()
     for _ in range(num_mailboxes // ROUNDS_PER_THREAD):

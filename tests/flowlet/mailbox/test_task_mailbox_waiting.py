@@ -148,7 +148,7 @@ class TestTakeUntil:
     def test_a_signal_without_a_wakeup_is_found_and_counted(
         self, box: TaskMailbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The safety net, for a signal that nobody told to wake the mailbox."""
+        """The safety net finds a signal that did not wake the mailbox."""
         monkeypatch.setattr(task_mailbox, "_PARK_SLICE_S", 0.001)
         signal = AvailabilityFuture()
         thread = when_parked(box, signal.complete)

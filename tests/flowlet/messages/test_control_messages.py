@@ -1,4 +1,4 @@
-"""Each control message has its row: what one side can send, the other side has a handler for."""
+"""Each control message has its row: one side can send it, and the other side has a handler for it."""
 
 import inspect
 from collections.abc import Callable, Mapping

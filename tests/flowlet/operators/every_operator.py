@@ -1,4 +1,4 @@
-"""One case at least for every operator that reads records: what it is, and what it is fed."""
+"""One case at least for every operator that reads records: the operator, and its input."""
 
 import asyncio
 import atexit
@@ -451,7 +451,7 @@ def parquet_sink() -> SinkOperator:
 
 
 class Remember:
-    """A sink; what it got is printed, so that it can be compared."""
+    """A sink whose records are printed, so that they can be compared."""
 
     def invoke(self, value: int, context: object) -> None:
         if value == POISON:

@@ -14,7 +14,7 @@ class FakeHandle:
 
 
 class FakeClock:
-    """Shows what the test says; keeps what is to be called."""
+    """A clock with the time of the test; keeps the calls to come."""
 
     def __init__(self) -> None:
         self.now_ms = 0

@@ -22,7 +22,7 @@ MakeBackend = Callable[[KeyContext, Callable[[], int], range, int], KeyedStateBa
 
 
 class RecordingOutput:
-    """Keeps what it gets."""
+    """An output that keeps the elements that it gets."""
 
     def __init__(self) -> None:
         self.elements: list[Chunk | ControlElement] = []

@@ -55,7 +55,7 @@ class Outcome:
     error: Any = None
 
     def is_within(self, other: "Outcome") -> bool:
-        """Whether this is what the other one did, or the beginning of it."""
+        """Return whether this is the other one's output, or the beginning of it."""
         is_prefix = all(
             other.outputs.get(tag, [])[: len(elements)] == elements for tag, elements in self.outputs.items()
         )
@@ -139,7 +139,7 @@ def exact_element(element: Any) -> Any:
 
 
 def steps_of(case: Case, rng: random.Random, num_steps: int, max_run: int) -> list[Step]:
-    """A run, something else, a run, and so on."""
+    """Return a run, another step, a run, and so on."""
     has_timestamps = rng.random() < 0.7
     watermark = 0
     steps: list[Step] = []

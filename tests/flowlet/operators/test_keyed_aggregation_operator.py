@@ -107,7 +107,7 @@ def run(
     has_timestamps: bool,
     stops_at: int | None = None,
 ) -> Any:
-    """Everything that comes out, by chunk; with a failure and a restart behind chunk ``stops_at``."""
+    """Return the output, by chunk; with a failure and a restart behind chunk ``stops_at``."""
     harness, table = Harness(make()), NameTable()
     outcome: list[Any] = []
     try:
@@ -167,7 +167,7 @@ def columns(*records: Any) -> Chunk:
 def test_the_keys_of_few_records_at_first_do_not_make_those_of_all_later_ones_be_looked_up_one_by_one(
     first: list[tuple[str, int]], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job may begin with a few records; those that follow have their keys in a column, which nobody takes apart."""
+    """A job may begin with a few records; the keys of later ones are in a column, which is not taken apart."""
     harness, table = Harness(KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]))), NameTable()
     harness.operator.process_chunk(chunk_of(first, form, table, None))
     harness.process(("b", 7))

@@ -1,4 +1,4 @@
-"""Functions with keyed state: their snapshots, their timers, and what the loop around them does for it."""
+"""Functions with keyed state: their snapshots, their timers, and the services of the loop around them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -333,7 +333,7 @@ class AnswerOneList(AsyncFunction):
 def test_a_coroutine_may_return_one_list_that_grows(
     environment: StreamExecutionEnvironment, capacity: int, reader: Reader
 ) -> None:
-    """Each result is what it was when the coroutine returned it, however many wait for their turn."""
+    """Each result is the list as it was when the coroutine returned it, however many wait for their turn."""
     stream = AsyncDataStream.ordered_wait(
         environment.from_collection([1, 2, 3]), AnswerOneList(), Time.seconds(60), capacity=capacity
     )
@@ -390,7 +390,7 @@ def append_changed(value: list[Any]) -> list[Any]:
 
 
 class Keep(MapFunction):
-    """Keeps the first record, and says what it has become."""
+    """Keeps the first record, and shows its present content."""
 
     def __init__(self) -> None:
         self.first: Any = None

@@ -58,7 +58,7 @@ def test_the_oldest_sample_counts() -> None:
 
 
 def test_a_source_without_a_watermark_holds_the_others_back() -> None:
-    """Whether it will have records nobody knows."""
+    """Such a source may still have early records."""
     assert Aligned().sample() == MIN_TIMESTAMP
 
 

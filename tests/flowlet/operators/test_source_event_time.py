@@ -26,7 +26,7 @@ ALIGNED = MONOTONOUS.with_watermark_alignment("group", Duration.of_millis(10), D
 
 
 class Reader:
-    """Gives what the test puts into it, as (split, timestamp), or whole elements."""
+    """A reader with the elements that the test puts into it, as (split, timestamp), or whole."""
 
     def __init__(self) -> None:
         self.script: list[Any] = []

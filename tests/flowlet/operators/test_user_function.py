@@ -10,7 +10,7 @@ from tests.flowlet.operators.harness import Harness
 
 
 class Recorder:
-    """A function object that writes down what happens to it."""
+    """A function object that writes down its calls."""
 
     def __init__(self, fail_at: str = "") -> None:
         self.events: list[Any] = []
@@ -73,7 +73,7 @@ def test_what_a_failing_open_took_is_given_back() -> None:
 
 
 def test_plain_callables_are_neither_opened_nor_closed() -> None:
-    """A callable that happens to have such methods is nobody's to close."""
+    """A callable that happens to have such methods is not closed by us."""
 
     class Callable_:
         def __call__(self, value: int) -> int:

@@ -42,7 +42,7 @@ class ManualTimers:
         self.now_s = end_s
 
     def stall(self, seconds: float) -> None:
-        """Move the time on while the loop stands still; then call what is due."""
+        """Move the time on while the loop stands still; then call the timers that are due."""
         self.now_s += seconds
         for timer in [timer for timer in self.timers if timer.when() <= self.now_s]:
             self._call(timer)

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.rpc.auth``: what is accepted, and that nothing else is."""
+"""Tests of ``flowlet.rpc.auth``: the requests that are accepted, and that all others are refused."""
 
 import dataclasses
 

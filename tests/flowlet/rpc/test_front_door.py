@@ -1,5 +1,5 @@
-"""Tests of ``flowlet.rpc.front_door``: what a connection costs before its peer has proved anything, and how long it may
-cost it.
+"""Tests of ``flowlet.rpc.front_door``: the cost of a connection before its peer has proved anything, and the time that
+the peer has.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Handler(asyncio.Protocol):
 
 
 class Transport(asyncio.Transport):
-    """One connection: what was written to it, and how it ended."""
+    """One connection: the bytes that were written to it, and its end."""
 
     def __init__(self, door: "Door", host: str) -> None:
         self.host = host
@@ -85,7 +85,7 @@ class Transport(asyncio.Transport):
 
 
 class Door:
-    """A door, what stands behind it, and its clock."""
+    """A door, the protocols behind it, and its clock."""
 
     def __init__(self, limits: DoorLimits = LIMITS) -> None:
         self.timers = ManualTimers()
@@ -154,7 +154,7 @@ def test_the_door_accepts_no_request_for_good() -> None:
     ],
 )
 def test_whoever_proves_nothing_is_answered_at_the_door(data: bytes, status: int) -> None:
-    """The rest of what it sends goes nowhere, and the connection ends in time."""
+    """The rest of the peer's bytes goes nowhere, and the connection ends in time."""
     door = Door()
     connection = door.connect()
 
@@ -199,7 +199,7 @@ def test_no_more_than_four_kibibytes_are_asked_for() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n"])
 def test_a_silent_or_half_sent_head_is_cut_in_time(sent: bytes) -> None:
-    """Each connection has its own time, and what trickles in gives it no more of it."""
+    """Each connection has its own time, and bytes that trickle in give it no more of it."""
     door = Door()
     first = door.connect()
     door.timers.advance(3)

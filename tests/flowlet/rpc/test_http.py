@@ -46,7 +46,7 @@ LIMIT = 1_000
 
 
 class Echo:
-    """A protected server on a free port; its handlers note what reached them."""
+    """A protected server on a free port; its handlers note the requests that reached them."""
 
     def __init__(
         self, secret: bytes = SECRET, advertised: Sequence[str] = (), clock: Callable[[], int] = lambda: NOW

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.rpc.requests``: what is read from a head, and which server it is for."""
+"""Tests of ``flowlet.rpc.requests``: the fields that are read from a head, and the server for which it is."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Operators and partitioners travel whole; what cannot travel is named."""
+"""Operators and partitioners travel whole; a part that cannot travel is named."""
 
 import pickle
 import sys
@@ -35,7 +35,7 @@ class Holder(StreamOperator):
 
 
 def test_a_chain_arrives_with_its_shape_and_its_functions() -> None:
-    """Lambdas and what they refer to travel by value."""
+    """Lambdas travel by value, and so do the objects to which they refer."""
     offset = 40
     chain = [ChainedOperator(Holder("head", None), -1), ChainedOperator(Holder("add", lambda value: value + offset), 0)]
 

@@ -38,7 +38,7 @@ def round_trip(values: list[Any]) -> list[Any]:
 
 
 def described(value: Any) -> Any:
-    """Everything about a value that a pickle keeps, and one more time for what is in it."""
+    """Describe everything about a value that a pickle keeps, and the parts of the value likewise."""
     if isinstance(value, Row):
         return type(value), value.get_row_kind(), value._fields, list(map(described, value))
     if isinstance(value, list | tuple) or (isinstance(value, dict) and type(value) is dict):
@@ -180,7 +180,7 @@ def test_a_record_that_holds_itself_holds_itself_afterwards() -> None:
 
 
 def test_records_that_were_one_object_become_two() -> None:
-    """A list of values: who changes one afterwards changes one."""
+    """Values in a list become single objects, so a later change of one changes that one only."""
     first, *_, last = round_trip([records.Plain(1)] * 20)
 
     assert first == last
@@ -228,7 +228,7 @@ def test_nested_columns_end_before_the_reader_refuses_them() -> None:
 
 
 def of_main(make: Any) -> Any:
-    """A class of a program that nobody can import."""
+    """Return a class of a program that cannot be imported."""
     made = make()
     made.__module__ = "__main__"
     return made

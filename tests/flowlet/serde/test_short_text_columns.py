@@ -35,7 +35,7 @@ def test_texts_come_back(texts: list[str], repeat: int) -> None:
     ],
 )
 def test_a_corrupt_column_is_refused(payload: bytes, message: str) -> None:
-    """The error says what is wrong."""
+    """The error names the damage."""
     with pytest.raises(SerdeError, match=message):
         decode_short_texts(memoryview(payload), 1)
 

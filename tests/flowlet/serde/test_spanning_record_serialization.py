@@ -224,7 +224,7 @@ def test_an_element_that_fills_its_buffer_leaves_nothing_behind() -> None:
 
 
 def test_no_two_records_are_the_same_object() -> None:
-    """NonReusingDeserializationDelegate: the operator may keep what it got."""
+    """NonReusingDeserializationDelegate: the operator may keep its records."""
     pipe = Pipe(SEGMENT_BYTES)
 
     values = records_of(pipe.send(Chunk([[1]]), Chunk([[1]])) + pipe.flush())

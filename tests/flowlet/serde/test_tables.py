@@ -384,7 +384,9 @@ class TestCorruptTables:
 
     @pytest.mark.parametrize("depth", [0, 1])
     def test_records_of_more_fields_than_anybody_sends_are_refused(self, depth: int) -> None:
-        """Constants are little on the wire: else a few bytes were a list of all records for each of 65,535 fields."""
+        """Constants are little on the wire: a few bytes would otherwise be a list of all records for each of 65,535
+        fields.
+        """
         data = module.framed(module.Kind.TUPLES, module.FIELDS.pack(256), encode_column([7]) * 256)
         for _ in range(depth):
             data = module.framed(module.Kind.TUPLES, module.FIELDS.pack(1), data)

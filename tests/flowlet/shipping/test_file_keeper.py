@@ -220,7 +220,7 @@ async def test_a_part_that_comes_twice_at_once_is_written_once() -> None:
 
 
 async def test_a_part_whose_client_left_meanwhile_counts() -> None:
-    """The thread cannot be stopped: it writes what nobody waits for any more."""
+    """The thread cannot be stopped: it writes a part for which no caller waits any more."""
     parts, threads = InMemoryParts(), HeldThreads()
     keeper = await full_keeper(parts, threads, 15)
     left = asyncio.ensure_future(keeper.put(digest_of(A), A))

@@ -17,7 +17,7 @@ from flowlet.shipping.job_file_cache import FileTransferError, JobFileCache, Job
 
 
 class Sender:
-    """Parts in memory; counts what is fetched."""
+    """Parts in memory; counts its fetches."""
 
     def __init__(self) -> None:
         self.parts: dict[bytes, bytes] = {}
@@ -269,7 +269,7 @@ def left_in(folder: Path) -> list[Path]:
 def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(
     cache: JobFileCache, tmp_path: Path
 ) -> None:
-    """A task may get as far as here while its TaskManager stops; who would remove what it made?"""
+    """A task may get as far as here while its TaskManager stops, and its files would not be removed."""
     sender = Sender()
     files = ShippedFiles([sender.file("helper.py", b"x = 1")])
     cache.close()

@@ -19,7 +19,7 @@ Program = Callable[..., ModuleType]
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    """Writes a program's folder, imports what it imports, and returns its main module."""
+    """Write a program's folder, import its modules, and return its main module."""
     before = set(sys.modules)
 
     def make(files: dict[str, str], *imports: str, spec: str | None = None) -> ModuleType:

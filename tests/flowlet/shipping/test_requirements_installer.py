@@ -1,4 +1,4 @@
-"""pip installs what a job needs, from the packages that came with it."""
+"""pip installs the requirements of a job, from the packages that came with it."""
 
 import os
 import select

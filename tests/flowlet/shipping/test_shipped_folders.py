@@ -101,7 +101,7 @@ def test_a_folder_may_follow_sources_that_took_over_a_module_of_another_folder(
 
 
 def test_a_module_that_replaces_itself_by_an_object_may_be_used_by_two_tasks(code: ShippedCode, tmp_path: Path) -> None:
-    """The object has a file, and nothing else of a module."""
+    """The object has a file, and no other attribute of a module."""
     text = "import sys\nclass Settings:\n    __file__ = __file__\n    VERSION = 1\nsys.modules[__name__] = Settings()"
     one = folder_with(tmp_path / "one", text)
 

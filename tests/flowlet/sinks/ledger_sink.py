@@ -153,7 +153,7 @@ class GlobalLedgerCommitter(Committer[Batch]):
 
 
 class GlobalLedgerSink(LedgerSink, SupportsGlobalCommitter):
-    """Publishes, too, what it commits."""
+    """A sink that also publishes its commits."""
 
     def create_global_committer(self, context: WriterInitContext) -> GlobalLedgerCommitter:
         return GlobalLedgerCommitter(LEDGERS[self.name])

@@ -107,7 +107,7 @@ def test_a_kill_between_prepare_and_commit_costs_nothing(ledger: Ledger) -> None
 
 
 def test_a_kill_between_commit_and_notify_repeats_the_commit(ledger: Ledger) -> None:
-    """The commit has happened, and nobody knows: the restart commits again, and the ledger has it once."""
+    """The commit has happened without a notification: the restart commits again, and the ledger has it once."""
     first = opened()
     first.process_chunk("ab")
     complete = first.snapshot(1)

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.splits.enumerators``: who gets which numbers."""
+"""Tests of ``flowlet.splits.enumerators``: the numbers that readers get."""
 
 from itertools import pairwise
 

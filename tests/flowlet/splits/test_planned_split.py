@@ -1,4 +1,4 @@
-"""Tests of ``PlannedSplitEnumerator``: who gets which split of a user's source."""
+"""Tests of ``PlannedSplitEnumerator``: the splits of a user's source that readers get."""
 
 import msgspec
 import pytest

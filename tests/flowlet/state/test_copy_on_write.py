@@ -60,7 +60,7 @@ class Box:
 
 
 class Task:
-    """A back end with one state, and what happens to it."""
+    """A back end with one state, and the steps of its task."""
 
     def __init__(self, kind: str, configure: Callable[[StateDescriptor], None] = lambda _: None) -> None:
         self.kind = kind
@@ -235,7 +235,7 @@ def test_a_snapshot_is_the_state_as_it_was_when_it_began(
 @pytest.mark.parametrize("cleans_up", ["incrementally", "in snapshots"])
 @given(before=STEPS, steps=STEPS)
 def test_clean_ups_change_no_snapshot_that_is_under_way(kind: str, cleans_up: str, before: Steps, steps: Steps) -> None:
-    """A second snapshot, which was finished at once, says what there was."""
+    """A second snapshot, which was finished at once, shows the state of that time."""
 
     def expiring(descriptor: StateDescriptor) -> None:
         builder = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background()
@@ -342,7 +342,7 @@ def test_a_list_that_a_clean_up_shortened_is_in_the_snapshot_as_it_was() -> None
 
 
 class Bound:
-    """Stands in for a state: knows what it uses."""
+    """Stands in for a state: knows the dictionary that it uses."""
 
     def bind(self, get: Callable[[Any], Any], entries: Any) -> None:
         self.get, self.entries = get, entries

@@ -1,5 +1,5 @@
-"""A state takes only values of its declared type, in both back ends; what can become one is
-converted where it enters.
+"""A state takes only values of its declared type, in both back ends; a value that can be converted is converted where
+it enters.
 """
 
 import decimal
@@ -141,7 +141,7 @@ WRONG = [
 def test_a_plain_value_of_another_type_is_refused_where_it_enters(
     way: str, has_ttl: bool, backend: KeyedStateBackend
 ) -> None:
-    """The error names state, declared type and value; what was there stays."""
+    """The error names state, declared type and value; the former value stays."""
     for number, (of, value) in enumerate(WRONG):
         descriptor, put, _ = WAYS[way](of, f"s{number}")
         state = declared(backend, descriptor, has_ttl=has_ttl)

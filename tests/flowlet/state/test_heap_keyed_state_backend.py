@@ -131,8 +131,8 @@ KINDS = ["value", "list", "map", "reducing", "aggregating"]
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(st.tuples(KEYS, st.one_of(st.just("clear"), VALUES), st.booleans()), max_size=20))
 def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps: list[tuple[Any, Any, bool]]) -> None:
-    """A dictionary by exact key says what each state holds; a restart at any step, into two
-    subtasks, changes nothing.
+    """The content of each state is that of a dictionary by exact key; a restart at any step, into two subtasks, changes
+    nothing.
     """
     models: dict[Any, Any] = {}
     nothing: Any = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}[kind]

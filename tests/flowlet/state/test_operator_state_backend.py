@@ -1,4 +1,4 @@
-"""The operator state of one subtask: lists and maps, their snapshots, and what a restore refuses."""
+"""The operator state of one subtask: lists and maps, their snapshots, and the refusals of a restore."""
 
 import threading
 from typing import Any

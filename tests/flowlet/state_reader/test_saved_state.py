@@ -1,5 +1,5 @@
-"""Tests of ``flowlet.state_reader.saved_state``: what is written as a task writes it is shown, and only to those who
-know the secret.
+"""Tests of ``flowlet.state_reader.saved_state``: content is shown as a task writes it, and only to readers that know
+the secret.
 """
 
 import os

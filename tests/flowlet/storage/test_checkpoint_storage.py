@@ -413,7 +413,7 @@ def test_without_a_key_no_manifest_is_read(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_another_checkpoint_or_job_is_refused(tmp_path: Path) -> None:
-    """A right MAC is not enough: nobody may put an old manifest in the place of a new one."""
+    """A right MAC is not enough: an old manifest must not take the place of a new one."""
     storage, _ = completed(tmp_path)
     other_job = "f" * 32
     data = (tmp_path / JOB / "chk-7" / "_metadata").read_bytes()

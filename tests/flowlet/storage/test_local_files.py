@@ -1,4 +1,4 @@
-"""Files survive a loss of power, and each failure of a real file system gives a sentence that says what to do."""
+"""Files survive a loss of power, and each failure of a real file system gives a sentence with advice."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def said_in_a_child(act: Callable[[], object]) -> str:
-    """The message of the StorageError that ``act`` raises in a forked process, or what happened instead."""
+    """Return the message of the StorageError that ``act`` raises in a forked process, or the outcome without one."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -85,7 +85,7 @@ def write(root: Path, name: str = "state", content: bytes = LARGE) -> object:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """The next checkpoint can succeed: what was written of this one is removed."""
+    """The next checkpoint can succeed: the written parts of this one are removed."""
 
     def fill() -> object:
         use_mounts_of_our_own()
@@ -298,7 +298,7 @@ class Recorder:
         self.events.append(("mkdir", str(path) if dir_fd is None else f"{self._path_of(dir_fd)}/{path}"))
 
     def surviving_files(self, num_events: int) -> set[str]:
-        """Files that are whole after a loss of power, if nothing is written but what must be."""
+        """Return the files that are whole after a loss of power, if no more is written than must be."""
         synced: set[str] = set()  # files whose content is on disk
         named: dict[str, str] = {}  # what directories say at the moment: path -> the temporary file behind it
         kept: dict[str, str] = {}  # that table, as it is on disk
@@ -410,7 +410,7 @@ def test_a_writer_makes_again_what_another_process_removes_as_empty(
 def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_writes: int
 ) -> None:
-    """Late writers of an aborted checkpoint; who never ends is told of."""
+    """Late writers of an aborted checkpoint may make them; a writer that never ends is reported."""
     storage, rmdir, names = CheckpointStorage(str(tmp_path), JOB), os.rmdir, iter("abcde"[:num_writes])
     storage.write_state(1, "first", LARGE)
 
@@ -433,7 +433,7 @@ def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_step_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """An fsync that failed is never tried again: the kernel may have dropped what it could not write."""
+    """An fsync that failed is never tried again: the kernel may have dropped the pages that it could not write."""
     write(tmp_path, "first")
 
     def fail(*_: object, **__: object) -> None:

@@ -1,5 +1,5 @@
-"""A savepoint has all of its files in one directory, wherever that is, and is read by those who
-know the secret only.
+"""A savepoint has all of its files in one directory, wherever that is, and is read only by readers that know the
+secret.
 """
 
 import shutil
@@ -128,7 +128,7 @@ def test_what_one_that_failed_has_left_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["relative/path", "memory://here", "https://host/path", ""])
 def test_a_target_that_nobody_else_could_read_is_refused(target: str) -> None:
-    """The message says what to name."""
+    """The message asks for an absolute path."""
     with pytest.raises(StorageError, match=r"a savepoint cannot be written to .*: name an absolute path"):
         target_root(target)
 

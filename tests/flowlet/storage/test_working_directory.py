@@ -1,4 +1,4 @@
-"""Directories of databases: what is left of processes that were killed is removed, what others use stays."""
+"""Directories of databases: the rests of killed processes are removed, directories in use stay."""
 
 import os
 import shutil

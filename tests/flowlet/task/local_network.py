@@ -42,7 +42,7 @@ class ManualTimer:
 
 
 class SubpartitionReader:
-    """Reads one subpartition to the end of what is available, on the test's thread."""
+    """Reads all available data of one subpartition, on the test's thread."""
 
     def __init__(self, manager: ResultPartitionManager, partition: ResultPartition, subpartition: int) -> None:
         self.num_notifications = 0
@@ -186,7 +186,7 @@ class _ScriptedReader:
 
 
 class Recorder(StreamOperator):
-    """Passes everything on and notes what it saw, and on which thread."""
+    """Passes everything on, and notes each element with its thread."""
 
     def __init__(self, name: str = "recorder", on_chunk: Callable[[Chunk], None] = lambda chunk: None) -> None:
         self.name = name
@@ -234,7 +234,7 @@ class Recorder(StreamOperator):
 
 
 class Thread(threading.Thread):
-    """Runs a call and keeps what it raised."""
+    """Runs a call and keeps its error."""
 
     def __init__(self, call: Callable[[], object], name: str = "task") -> None:
         super().__init__(name=name)
@@ -249,7 +249,7 @@ class Thread(threading.Thread):
             self.error = error
 
     def result(self) -> None:
-        """Wait for the end and raise what the call raised."""
+        """Wait for the end; raise the error of the call."""
         self.join(PATIENCE_S)
         assert not self.is_alive(), f"{self.name} hangs"
         if self.error is not None:

@@ -36,7 +36,7 @@ def source(*script: object) -> SourceOperator:
 
 
 class Noting(MultipleInputStreamOperator):
-    """Notes what it sees, and from which input."""
+    """Notes its elements, and their inputs."""
 
     def __init__(self, num_inputs: int = 2) -> None:
         self.name = "noting"

@@ -45,7 +45,7 @@ class ScriptedLoop:
         return sum(not timer.is_cancelled for timer in self.timers)
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass and run what is due on the loop; no mails."""
+        """Let time pass and run the calls that are due on the loop; no mails."""
         end_ns = self.now_ns + duration_ms * _NS_PER_MS
         while due := [timer for timer in self.timers if not timer.is_cancelled and timer.due_ns <= end_ns]:
             timer = min(due, key=lambda timer: timer.due_ns)
@@ -55,7 +55,7 @@ class ScriptedLoop:
         self.now_ns = end_ns
 
     def run_mails(self) -> int:
-        """Run what is in the mailbox; how many mails."""
+        """Run the mails in the mailbox; return their number."""
         num_mails = 0
         while (mail := self.mailbox.try_take()) is not None:
             mail.run()

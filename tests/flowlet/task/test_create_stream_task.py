@@ -90,7 +90,7 @@ class TestPipeline:
         assert (middle.metrics().num_records_in, middle.metrics().num_records_out) == (10_000, 10_000)
 
     def test_two_outputs_of_two_operators(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Each edge gets what its operator emits."""
+        """Each edge gets the records of its operator."""
         raw, doubled = network.partition(), network.partition()
         recorders = [Recorder(), Recorder()]
         outputs = [edge(raw, source=0), edge(doubled, source=1)]

@@ -60,7 +60,7 @@ class Rig:
         task.checkpoints.notify_checkpoint_complete_async(checkpoint_id)
 
     def end_after_checkpoint(self, task: StreamTask, thread: Thread) -> list[Any]:
-        """Read what it emits, and complete a checkpoint of its end; everything that it emitted."""
+        """Read the records of the task, and complete a checkpoint of its end; return all records."""
         found: list[Any] = []
 
         def has_end_of_data() -> bool:

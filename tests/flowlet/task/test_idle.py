@@ -101,9 +101,7 @@ def waits_for_the_acknowledgement(tasks: Tasks) -> StreamTask:
 def test_an_hour_of_waiting_is_one_park_in_slices_of_a_second(
     make: Callable[[Tasks], StreamTask], tasks: Tasks
 ) -> None:
-    """No mail, no default action, no second park: what the task had done after the first second it has done after the
-    last.
-    """
+    """The task has no mail, no default action and no second park between the first second and the last."""
     task = make(tasks)
     task._timings = TaskTimings(tasks.clock)
     task.mailbox_processor.timings = task._timings

@@ -247,7 +247,7 @@ class TestTheRestOfARun:
         assert woken == [True]
 
     def test_is_in_flight_behind_the_element_that_is_not_complete(self, rigs: Callable[..., Rig]) -> None:
-        """Fed to another deserializer, it yields what would have been processed; each channel has its own."""
+        """Another deserializer yields from it the records that would have been processed; each channel has its own."""
         rig = rigs(1, 2)
         rig.receive(1, serialized("x"), serialized("y"))
         rig.process(max_buffers=1)

@@ -242,7 +242,7 @@ SOURCES: dict[str, Callable[[Callable[[Any], Any]], Source]] = {
 def test_a_mail_waits_for_one_record_that_a_function_of_a_source_makes(
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
-    """A poll gives up to 1,000 records; what it has made when the mail comes goes on its way."""
+    """A poll gives up to 1,000 records; those that are made when the mail comes go on their way."""
     job = Job()
     source = SOURCES[name](job.call)
     environment = network.environment("making")
@@ -459,7 +459,7 @@ class Checkpointed:
 
 
 class Summing(Recorder):
-    """Keeps the sum of what it saw."""
+    """Keeps the sum of its records."""
 
     operator_id = b"summing operator"
 
@@ -833,9 +833,7 @@ def test_a_stopped_source_hands_its_rest_to_the_savepoint(network: LocalNetwork,
 
 
 def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, tasks: Tasks) -> None:
-    """The rest of what one default action has made gets buffers beyond those of the output; then the task waits for
-    room.
-    """
+    """The rest of a default action's records gets buffers beyond those of the output; then the task waits for room."""
     overdraft = NetstackConfig().max_overdraft_buffers_per_gate
     pool = network.pool.create_buffer_pool(owner="full", num_required=2, max_buffers=2, max_overdraft_buffers=overdraft)
     partition = network.partition()

@@ -148,7 +148,7 @@ class Given(Source):
 
 
 def stepped(tasks: Tasks, network: LocalNetwork, reader: Counting) -> tuple[StreamTask, SubpartitionReader]:
-    """A task that took one step, and who reads its output."""
+    """Make a task that took one step, and a reader of its output."""
     partition = network.partition()
     environment = network.environment("source", outputs=[edge(partition, source=0)])
     # With a clock that stands still: an action that takes long ends.

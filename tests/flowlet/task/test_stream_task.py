@@ -148,7 +148,7 @@ class TestWaiting:
         assert received == [FULL] * 10
 
     def test_a_task_that_waits_inside_a_write_is_hard_backpressured(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """A record larger than all buffers: 42 ms of hard backpressure, none of soft, and after 5 s nothing else."""
+        """A wait inside a write, of 42 ms or of 5 s, is hard backpressure alone: the task is neither soft nor busy."""
         partition = network.partition(max_buffers=2)
         reader = network.reader(partition)
         large = "x" * 5 * SEGMENT_BYTES
@@ -455,7 +455,7 @@ class TestProcessInput:
         assert order == ["channel", "mail", "poll", "record", "poll"]
 
     def test_a_slow_consumer_sets_the_pace_of_its_source(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Each buffer that is read lets the source fill one more; what is under way never exceeds the pool."""
+        """Each buffer that is read lets the source fill one more; records under way never exceed the pool."""
         max_buffers, num_asked = 3, 0
         partition = network.partition(max_buffers=max_buffers)
         reader = network.reader(partition)
@@ -480,7 +480,7 @@ class TestProcessInput:
 
 
 class TestDeserializers:
-    """StreamTaskNetworkInputTest: what a channel keeps is given back as soon as it can be."""
+    """StreamTaskNetworkInputTest: the resources of a channel are given back as soon as they can be."""
 
     @staticmethod
     def num_open_files() -> int:
@@ -555,8 +555,8 @@ class Ticking(Recorder):
 def test_no_timer_fires_once_the_operators_finish(
     network: LocalNetwork, tasks: Tasks, *, fires_before_the_end: bool
 ) -> None:
-    """testProcessingTimeTimersAfterQuiesce: a mail that was posted before still runs; what fires or is set later does
-    not.
+    """testProcessingTimeTimersAfterQuiesce: a mail that was posted before still runs; a timer that fires or is set
+    later does not.
     """
     operator = Ticking()
     partition = network.partition()

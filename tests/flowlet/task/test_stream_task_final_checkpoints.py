@@ -109,7 +109,7 @@ def read_to_the_end_of_data(rig: Rig) -> None:
 
 
 def drained(reader: SubpartitionReader) -> list[Event]:
-    """All events so far; barriers stop nobody here."""
+    """Return all events so far; barriers stop no channel here."""
     while True:
         num_before = len(reader.events)
         reader.read()

@@ -36,8 +36,8 @@ def recovering(
 
 
 def test_it_runs_when_all_data_in_flight_is_processed(network: LocalNetwork, tasks: Tasks) -> None:
-    """Eight pieces at a time, so that a cancellation or a timer need not wait for all; what the
-    producers send waits.
+    """Eight pieces are processed at a time, so that a cancellation or a timer need not wait for all; new data of
+    producers waits.
     """
     head, producer = Recorder(), network.partition()
     task = recovering(network, head, [producer], stream(0, *[Chunk([number]) for number in range(10)], Watermark(7)))

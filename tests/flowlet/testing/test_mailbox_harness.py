@@ -9,7 +9,7 @@ from flowlet.testing.harness_environment import MailboxHarness
 
 
 def test_a_step_runs_one_mail() -> None:
-    """Urgent mails first; what waits can be looked at without being run."""
+    """Urgent mails run first; waiting mails can be looked at without being run."""
     ran: list[int] = []
     with MailboxHarness() as harness:
         harness.executor().execute(lambda: ran.append(1), "mail %d", 1)

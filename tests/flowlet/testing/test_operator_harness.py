@@ -249,7 +249,7 @@ def test_mails_run_before_the_operator_finishes() -> None:
 
 
 def test_coroutines_sleep_in_the_time_of_the_test() -> None:
-    """Results come in their order and at their time, although nobody waits."""
+    """Results come in their order and at their time, without a real wait."""
     operator = AsyncWaitOperator(Sleeper(), timeout_ms=0, capacity=10, is_ordered=False)
     with OneInputOperatorHarness(operator) as harness:
         assert harness.processing_time == 1_000  # open() took its second

@@ -16,7 +16,7 @@ Fired = tuple[str, Any, int]  # domain, key, timestamp
 
 
 class Services:
-    """A timer service; records what fires with the key that was current then, and checks the watermark."""
+    """A timer service; records each timer that fires with the key that was current then, and checks the watermark."""
 
     def __init__(self) -> None:
         self.clock = TestProcessingTimeService()

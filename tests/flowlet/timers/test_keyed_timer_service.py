@@ -25,7 +25,9 @@ class Clock(TestProcessingTimeService):
 
 
 class Services:
-    """A timer service, its clock and its key context; records what fires, with the key that was current then."""
+    """A timer service, its clock and its key context; records each timer that fires, with the key that was current
+    then.
+    """
 
     def __init__(
         self,
@@ -256,7 +258,7 @@ def test_a_long_run_of_processing_time_timers_lets_mails_pass() -> None:
 
 
 def test_processing_time_timers_that_take_long_pause() -> None:
-    """The rest is due at once; so what the first ones emit leaves the task, and barriers pass."""
+    """The remaining timers are due at once, so results of the first ones leave the task, and barriers pass."""
     now_ns = [0]
     services = Services(clock_ns=lambda: now_ns[0])
     services.react = lambda _: now_ns.append(now_ns.pop() + 20_000_000)

@@ -232,7 +232,9 @@ def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers
 
 
 def test_timers_of_a_watermark_between_the_records_of_one_call_all_fire() -> None:
-    """The records behind it cannot wait for a mail, and must find what they find without an interruption."""
+    """The records behind the watermark cannot wait for a mail, and must find the state that they find without an
+    interruption.
+    """
     progress = Progress()
     progress.operator.register(5, 6, 18, 19)
     progress.is_in_a_hurry = True

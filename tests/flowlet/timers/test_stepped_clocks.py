@@ -1,4 +1,4 @@
-"""The wall clock is set an hour on or back, or the machine sleeps for ten minutes: what each kind of time does then.
+"""The wall clock is set an hour on or back, or the machine sleeps for ten minutes: the effects on each kind of time.
 
 A machine that sleeps stops the monotonic clock; afterwards the wall clock is ahead by the time of the sleep.
 """
@@ -105,8 +105,8 @@ def test_calls_with_a_fixed_delay_neither_stop_nor_repeat(
 def test_timers_of_keys_follow_the_wall_clock_from_the_next_one_on(
     loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int, second: int, third: int
 ) -> None:
-    """The one that the clock waits for keeps its delay, as Flink's does; those behind it are due by what the clock
-    shows then.
+    """The timer for which the clock waits keeps its delay, as Flink's does; later ones are due by the time that the
+    clock shows then.
     """
     keys, noting, now = KeyContext(), Noting(loop), loop.now_ms()
     timers = KeyedTimerServiceManager(keys, service, range(128), 128).timer_service("timers", noting)

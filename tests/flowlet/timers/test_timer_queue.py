@@ -118,7 +118,7 @@ steps = st.lists(
 
 @given(steps=steps)
 def test_the_queue_is_a_sorted_set(steps: list[tuple[str, int, str, str | None]]) -> None:
-    """The queue holds what a set would after any steps, and gives out its smallest."""
+    """The queue holds the timers that a set would after any steps, and gives out its smallest."""
     queue, model = TimerQueue(), set[Timer]()
 
     for action, timestamp, key, namespace in steps:

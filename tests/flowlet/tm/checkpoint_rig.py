@@ -1,5 +1,5 @@
-"""One task of a TaskManager with checkpoints, a storage that can be held and broken, and what the JobManager would
-hear.
+"""One task of a TaskManager with checkpoints, a storage that can be held and broken, and the messages to the
+JobManager.
 """
 
 import asyncio
@@ -135,14 +135,14 @@ class Rig:
         return task
 
     async def answer(self, task: Task, checkpoint_id: int) -> CheckpointReport:
-        """Trigger a checkpoint; what the task says."""
+        """Trigger a checkpoint; return the task's answer."""
         num_before = len(self.reports)
         task.handle(TriggerCheckpoint(task.attempt, checkpoint_id, 0))
         await self.until(lambda: len(self.reports) > num_before)
         return self.reports[-1]
 
     async def passed(self) -> None:
-        """Everything that other threads have posted to the loop so far has run."""
+        """Wait until all calls that other threads have posted to the loop so far have run."""
         is_passed = asyncio.Event()
         self.loop.execute_threadsafe(is_passed.set)
         await is_passed.wait()

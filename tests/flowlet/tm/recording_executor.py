@@ -1,4 +1,4 @@
-"""A TaskManager without a session, which only notes what its tasks say."""
+"""A TaskManager without a session, which only notes the messages of its tasks."""
 
 from collections.abc import Callable
 

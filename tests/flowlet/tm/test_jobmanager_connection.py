@@ -47,7 +47,7 @@ Script = Callable[[SignedWebSocket], Awaitable[None]]
 
 
 class Listener(TaskExecutor):
-    """Notes what happens."""
+    """Notes the calls of the connection."""
 
     def __init__(self) -> None:
         self.sessions: list[str] = []

@@ -1,4 +1,4 @@
-"""One attempt on its thread: what is reported, in which order, and what a cancellation makes of it."""
+"""One attempt on its thread: its reports, their order, and the effects of a cancellation."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ ATTEMPT, PRODUCER = bytes(39) + b"\x01", bytes(39) + b"\x02"
 
 
 class Harness:
-    """A network, a loop, and a list of what the tasks reported."""
+    """A network, a loop, and a list of the tasks' reports."""
 
     def __init__(self, network: NetworkEnvironment, loop: EventLoopThread) -> None:
         self.network = network

@@ -1,4 +1,4 @@
-"""The checkpoints of one attempt: what is written, what the JobManager hears, and what a restored task begins with."""
+"""The checkpoints of one attempt: the files, the messages to the JobManager, and the state of a restored task."""
 
 import asyncio
 import threading
@@ -235,7 +235,7 @@ on_open: Callable[[], object] = dict
 
 
 class Remembering(StreamOperator):
-    """A sink that tells what happens to it."""
+    """A sink that notes its calls."""
 
     name = "remembering"
     operator_id = SINK_ID

@@ -194,7 +194,7 @@ class AlwaysBusy(BusyTasks):
 async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_them_the_core(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, busy_poll_us: int, *, follows_load: bool
 ) -> None:
-    """The load is told some times per second, and when the last task ended; it is not measured if no caller wants it."""
+    """The load is told some times per second, and when the last task ended; it is measured only if a caller asks."""
     monkeypatch.setattr(latency_policy, "BusyTasks", AlwaysBusy)
     await cluster.start_job_manager()
     policy = LatencyPolicy(follows_load=follows_load, busy_poll_us=busy_poll_us)
@@ -490,7 +490,7 @@ async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: C
 
 
 async def test_a_job_runs_on_it_from_end_to_end(cluster: Cluster) -> None:
-    """Two slots, so both subtasks of the sum find room; nobody collects, so the job waits and is cancelled."""
+    """Both subtasks of the sum find room in two slots; no client collects, so the job waits and is cancelled."""
     await cluster.start_job_manager()
     executor = await cluster.start_executor()
     await registered(executor)

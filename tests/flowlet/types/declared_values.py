@@ -1,4 +1,4 @@
-"""Declared types of every kind, with records of each, and what it means that a value is of a type."""
+"""Declared types of every kind, with records of each, and the meaning of "a value is of a type"."""
 
 import datetime
 import decimal

@@ -564,7 +564,7 @@ def test_an_empty_array_of_lists_may_have_no_offsets() -> None:
 
 @pytest.mark.parametrize("num_records", [2, 40])
 def test_records_that_share_an_object_are_read_without_sharing_it(num_records: int) -> None:
-    """A function behind the gate may change what it gets."""
+    """A function behind the gate may change its records."""
     shared = {"number": 0, "parts": [1]}
     records = DeclaredRecords(Types.TUPLE([Types.PICKLED_BYTE_ARRAY(), Types.INT()]))
 

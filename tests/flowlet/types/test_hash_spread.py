@@ -1,4 +1,4 @@
-"""Promises of ``check_spread``: counts what a dict would do, without doing it."""
+"""Promises of ``check_spread``: counts the probes of a dict, without making one."""
 
 import random
 

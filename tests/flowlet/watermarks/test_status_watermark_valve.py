@@ -15,7 +15,7 @@ Step = tuple[int, int | WatermarkStatus]  # a channel, and a watermark or a stat
 
 
 def feed(valve: StatusWatermarkValve, *steps: Step) -> list[int | WatermarkStatus]:
-    """Apply the steps; what came out, watermarks as plain numbers."""
+    """Apply the steps; return the output, with watermarks as plain numbers."""
     out: list[int | WatermarkStatus] = []
     for channel, what in steps:
         found = (

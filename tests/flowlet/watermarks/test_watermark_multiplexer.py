@@ -8,7 +8,7 @@ from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
 
 
 class Heard:
-    """Keeps what is news, as the emitter does."""
+    """Keeps the news, as the emitter does."""
 
     def __init__(self) -> None:
         self.said: list[int | str] = []

@@ -385,7 +385,7 @@ def test_nothing_is_left_of_functions_that_clear_their_state(function: type, bac
 
 
 def test_nothing_is_left_of_what_has_expired() -> None:
-    """The keys of a function that lets each record through once; later records clean up what has expired."""
+    """A function that lets each record through once has such keys; later records clean up the expired ones."""
     harness = OperatorHarness(Seen(), key_of, checks_leaks=False)
 
     with harness:

@@ -1,4 +1,4 @@
-"""Windows and joins of columns in RocksDB give what those on the heap give, however little room there is for rows,
+"""Windows and joins of columns in RocksDB give results as on the heap, however little room there is for rows,
 and so do both after a restore from each other, in another parallelism too.
 """
 

@@ -134,7 +134,7 @@ def test_a_class_that_this_process_made_itself_stays_as_it_is() -> None:
 
 
 def test_a_program_that_runs_under_another_name_is_not_importable(tmp_path: Path) -> None:
-    """A module that is there, with its file, but that nobody can import."""
+    """The module is there, with its file, but cannot be imported."""
     code = (
         "import runpy, sys\n"
         "open('job.py', 'w').write('class Event: pass\\nimport probe; probe.ask(Event)')\n"

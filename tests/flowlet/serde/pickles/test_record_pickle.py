@@ -34,7 +34,7 @@ class Mutable:
 
 
 def of_main(name: str = "Event") -> Any:
-    """A class of a program that nobody can import."""
+    """Return a class of a program that cannot be imported."""
     made = make_dataclass(name, ["number", "text"])
     made.__module__ = "__main__"
     return made

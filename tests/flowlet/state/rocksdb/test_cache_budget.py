@@ -35,7 +35,7 @@ TEXT = "x" * 5_000
 
 
 class Cached:
-    """A back end, and what its caches hold."""
+    """A back end, and the content of its caches."""
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self.context = KeyContext()
@@ -166,7 +166,7 @@ def _held_bytes(cached: Cached) -> int:
 
 
 def test_lists_and_maps_that_grow_entry_by_entry_are_counted(cached: Cached) -> None:
-    """One key of each, which may at last be too much by itself: then the caches hold nothing else."""
+    """One key of each may at last be too large alone: then the caches hold nothing else."""
     elements, entries = cached.state(ListStateDescriptor("l")), cached.state(MapStateDescriptor("m"))
     for number in range(60):
         cached.at("list")
@@ -228,7 +228,7 @@ class Open:
     ids=lambda each: type(each).__name__,
 )
 def test_sizes_see_inside_values(value: Any) -> None:
-    """Containers count with what is in them, long ones by some of their elements."""
+    """Containers count with their parts, long ones by some of their elements."""
     assert 5_000 <= memory_size(value) < 20_000
 
 
