@@ -187,7 +187,7 @@ def test_a_savepoint_is_no_last_checkpoint() -> None:
 
 
 def test_no_last_checkpoint_is_triggered_while_a_stop_with_a_savepoint_is_near() -> None:
-    """The tasks would end with that checkpoint, and the savepoint, whose directory is being made, would come too late."""
+    """The tasks would end with that one, and the savepoint, whose directory is being made, would come too late."""
     coordinated = started()
     coordinated.handle(lambda it: it.stop_announced(is_near=True))
     before = ids(wait_for_it(coordinated, "s", "t"))

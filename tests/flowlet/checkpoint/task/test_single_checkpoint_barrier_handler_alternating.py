@@ -357,7 +357,7 @@ def test_the_last_announced_channel_may_end_before_a_barrier_is_polled() -> None
 
 
 def test_a_channel_that_ended_or_counts_has_nothing_to_prioritize() -> None:
-    """The announced barrier is gone with its channel; that of a channel whose barrier was injected is not waited for."""
+    """The announced barrier goes with its channel; that of a channel whose barrier was injected is not waited for."""
     gate = alternating(4)
     gate.announce(0, timeoutable(1), 1)
     gate.end(0)
