@@ -186,7 +186,7 @@ def test_many_results_leave_in_several_chunks(is_ordered: bool, monkeypatch: pyt
 
 @BOTH_ORDERS
 def test_a_snapshot_holds_what_came_in_and_did_not_leave(is_ordered: bool) -> None:
-    """Complete or not, in the order of arrival; the queue goes on."""
+    """A snapshot holds complete and incomplete elements, in the order of arrival; the queue goes on."""
     queue = queue_of(6, is_ordered=is_ordered)
     first, second, third = queue.put_records(["a", "b", "c"], [1, 2, 3])
     queue.put_control(Watermark(3))

@@ -438,7 +438,7 @@ def test_it_says_how_many_records_wait() -> None:
     ids=repr,
 )
 def test_chunks_of_records_that_cannot_change_pass_whole(chunk: Chunk) -> None:
-    """Columns as columns; with their timestamps."""
+    """Columns pass as columns, with their timestamps."""
     output = RecordingOutput()
     expected = (chunk.columns and chunk.columns.fields, chunk.copy().values, chunk.timestamps)
 
@@ -726,7 +726,7 @@ def test_a_whole_chunk_gets_its_keys(size: int) -> None:
 
 
 def test_two_consumers_by_key_each_have_their_keys() -> None:
-    """Record by record: one selector sees a record after the other one saw it."""
+    """One selector sees a record after the other one saw it, record by record."""
     log: list[Any] = []
 
     def noting(name: str, field: int) -> Any:

@@ -36,7 +36,7 @@ def test_where_nothing_of_a_record_counts_nobody_is_asked(partitioner: Any) -> N
     "selector", [lambda record: record["id"], operator.itemgetter("id"), ById()], ids=["lambda", "getter", "object"]
 )
 def test_a_stream_by_key_is_asked_for_keys(selector: Any) -> None:
-    """Functions and objects; for any number of channels."""
+    """Selectors may be functions or objects, and channels any number."""
     for num_channels in (1, 3):
         keys = create_key_extractor(KeyGroups(selector), SUBTASK, num_channels)
 

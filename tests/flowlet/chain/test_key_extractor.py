@@ -252,7 +252,7 @@ def test_the_record_of_a_bad_key_is_shown_even_if_it_is_pickled() -> None:
 
 
 def test_what_are_no_keys_is_not_looked_at() -> None:
-    """Channels of a custom partitioner."""
+    """The channels that a custom partitioner chooses are no keys."""
     found = taker(lambda record: [record[1]], makes_keys=False).keyed(chunk_of("list"))
 
     assert found.keys == [[record[1]] for record in RECORDS]

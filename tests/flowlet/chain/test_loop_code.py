@@ -76,7 +76,7 @@ def test_statements_at_the_end_run_when_the_loop_fails(error: BaseException) -> 
 
 
 def test_a_value_has_one_name_and_two_values_have_two() -> None:
-    """Equal ones, too."""
+    """Equal values are two values, too."""
     code = code_of()
     first: list[Any] = []
     second: list[Any] = []
@@ -179,7 +179,7 @@ def test_an_error_that_names_its_operator_already_stays_as_it_is() -> None:
 
 
 def test_an_error_of_the_engine_in_a_users_function_is_the_records() -> None:
-    """The context used at the wrong time, for example."""
+    """A function that uses its context at the wrong time raises such an error, for example."""
 
     def fail(_: Any) -> None:
         raise FlowletError("timers need a keyed stream")

@@ -100,7 +100,7 @@ def test_every_operator_is_closed_whatever_the_others_raise() -> None:
 
 
 def test_only_operators_whose_open_was_called_are_closed() -> None:
-    """The one that failed too: it may have taken something."""
+    """An operator whose ``open`` failed is closed, too: it may have taken something."""
     log: list[str] = []
     chain = OperatorChain(line(Logging("a", log), Logging("b", log, "open"), Logging("c", log)), {}, context)
 
@@ -112,7 +112,9 @@ def test_only_operators_whose_open_was_called_are_closed() -> None:
 
 
 def test_an_operator_with_several_consumers_gives_each_everything() -> None:
-    """Chained ones and edges; each record is counted once per operator that has edges, however many edges those are."""
+    """Chained consumers and edges get everything; each record is counted once per operator that has edges, however many
+    edges those are.
+    """
     edges = [RecordingOutput(), RecordingOutput()]
     branch = RecordingOutput()
     chained = [

@@ -90,8 +90,8 @@ def test_a_failed_job_is_shown_with_its_tasks_and_the_reason(cli: Cli, cluster: 
 
 
 def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniCluster, tmp_path: Path) -> None:
-    """The newest restart first; the counters are those of all attempts: a slice of records that
-    fails is not counted.
+    """The newest restart comes first; the counters are those of all attempts: a slice of records that fails is not
+    counted.
     """
 
     def fail_twice(value: int) -> int:

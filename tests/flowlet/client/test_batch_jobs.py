@@ -65,7 +65,7 @@ class Counting(KeyedProcessFunction):
 
 
 def test_one_key_at_a_time_with_its_timers_and_its_state() -> None:
-    """Records of a key, its timers of event time, those of the clock; then the next key."""
+    """A key's records come first, then its timers of event time and those of the clock; then the next key."""
     found = collected(batch().from_collection(PAIRS).key_by(first).process(Counting()))
 
     expected: list[Any] = []
@@ -189,7 +189,7 @@ def test_a_broadcast_stream_is_read_first() -> None:
     ],
 )
 def test_results_do_not_depend_on_how_the_job_runs(options: dict[str, str]) -> None:
-    """Reduce and sum, of many records with a tiny memory, too."""
+    """A reduce and a sum of many records give equal results, with a tiny memory, too."""
     rng = random.Random(4)
     pairs = [(f"key {rng.randrange(300)}", rng.randrange(100)) for _ in range(4_000)]
     expected: dict[str, int] = {}
@@ -225,7 +225,7 @@ def test_options_of_batch_mode_are_refused_where_they_do_nothing() -> None:
 
 
 def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three stages in a cluster of one process; nothing is left in the folder for temporary files."""
+    """Three stages run in a cluster of one process, and nothing is left in the folder for temporary files."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     counted = batch().from_collection(PAIRS).key_by(first).reduce(added).map(lambda pair: (pair[1], pair[0]))
@@ -242,7 +242,7 @@ def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> None:
-    """Random keys of one kind, random aggregations, a random memory."""
+    """The results are equal for random keys of one kind, random aggregations and a random memory."""
     rng = random.Random(seed)
     kinds: list[Callable[[int], Any]] = [int, str, lambda number: (number % 3, str(number)), float]
     make_key = rng.choice(kinds)

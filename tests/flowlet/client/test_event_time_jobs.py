@@ -249,7 +249,7 @@ def test_timers_of_the_clock_fire(environment: StreamExecutionEnvironment, stage
 def test_batch_mode_fires_timers_of_the_clock_at_the_end_of_each_key(
     environment: StreamExecutionEnvironment, mode: RuntimeExecutionMode, inputs: int
 ) -> None:
-    """Event time first.  In STREAMING mode a job that ends forgets timers of the clock, as in Flink."""
+    """Timers of event time fire first.  In STREAMING mode a job that ends forgets timers of the clock, as in Flink."""
     environment.set_runtime_mode(mode)
     keyed = environment.from_collection([1, 2, 3]).key_by(lambda value: value % 2)
     fired: Any = keyed.process(Distant()) if inputs == 1 else keyed.connect(keyed).process(DistantOfBoth())

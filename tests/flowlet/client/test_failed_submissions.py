@@ -283,7 +283,7 @@ def test_a_program_without_its_cluster_runs_once_the_cluster_is_there(processes:
 
 @pytest.mark.slow
 def test_a_program_without_its_cluster_may_be_written_again(processes: Address, tmp_path: Path) -> None:
-    """The whole cell again: its records are processed once, not twice."""
+    """The whole cell may run again: its records are processed once, not twice."""
     environment = StreamExecutionEnvironment.get_execution_environment(at(unused_port())).set_parallelism(1)
     written(environment.from_collection([1]), tmp_path / "out")
     with pytest.raises(FlowletError, match="Connection refused"):

@@ -676,8 +676,8 @@ def lines_of(programs: Programs, text: str, parallelism: str) -> list[str]:
 
 @PARALLELISM
 def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, programs: Programs) -> None:
-    """Classes with slots, dataclasses, named tuples, structs, enumerations, exceptions, with metaclasses and hooks,
-    abstract, generic.
+    """Classes may have slots, metaclasses or hooks, be dataclasses, named tuples, structs, enumerations or exceptions,
+    abstract or generic.
     """
     assert lines_of(programs, _CLASSES + _CLASSES_WORK, parallelism)[:4] == [
         "came back: 36 all 0",

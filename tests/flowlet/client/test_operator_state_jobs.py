@@ -99,7 +99,7 @@ class KeepsUnwilling(KeyedProcessFunction, CheckpointListener):
 
 
 def test_a_bounded_job_whose_last_checkpoint_fails_tries_it_again_at_once(tmp_path: Path) -> None:
-    """A second later, not after an hour."""
+    """The job tries it again a second later, not after an hour."""
     env = surviving(tmp_path).enable_checkpointing(3_600_000)
     env.get_checkpoint_config().set_tolerable_checkpoint_failure_number(1)
     Unwilling.aborted.clear()

@@ -296,7 +296,9 @@ def document(**more: Any) -> dict[str, Any]:
 
 
 def test_the_line_says_what_the_job_does() -> None:
-    """Records of its sources since the last time, the vertex that computes most, checkpoints and restarts."""
+    """The line shows the records of the sources since the last time, the vertex that computes most, checkpoints and
+    restarts.
+    """
     before = Answer(10.0, document(), None)
     first = describe("a job", before, None)
     later = document(numRestarts=2, duration=65_000, state="RESTARTING")

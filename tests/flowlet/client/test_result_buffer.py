@@ -58,7 +58,7 @@ def test_records_wait_for_the_checkpoint_behind_them() -> None:
 
 
 def test_records_that_arrive_after_the_news_of_their_checkpoint_are_handed_out_at_once() -> None:
-    """Up to its barrier; the news took another way than the records."""
+    """The records up to the barrier are handed out; the news took another way than the records."""
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
     found = handed_out(buffer, completed(1), records(0, "a"), barrier(0, 1), records(0, "b"))

@@ -98,7 +98,9 @@ def test_a_text_that_is_the_id_of_a_side_output_is_warned_of_once(kind: str, env
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_tuples_are_not_warned_of(kind: str, env: StreamExecutionEnvironment) -> None:
-    """Other texts, other lengths, other types; a text of no side output that is read; and records of a tag itself."""
+    """Tuples with other texts, lengths or types are ordinary, and so are those with the text of no side output that is
+    read, and records of a tag itself.
+    """
     records = [("early", 1), ("late",), ("late", 1, 2), (b"late", 1), (1, "late"), (None, 1)]
 
     warnings, found = warnings_of(env, kind, records, LATE)

@@ -248,7 +248,7 @@ def test_a_mistake_in_a_program_shows_no_frame_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_warnings_of_task_managers_have_the_programs_own_form(tmp_path: Path) -> None:
-    """Lines for people, as those of the program itself, and not JSON."""
+    """The warnings are lines for people, as those of the program itself, and not JSON."""
     (tmp_path / "program.py").write_text(
         "import logging\n"
         "from flowlet.datastream import StreamExecutionEnvironment\n"

@@ -47,7 +47,7 @@ NEIGHBOURS = [
 @pytest.mark.parametrize("num_records", [1, 2, 31, 32, 33, 64, 1_000])
 @pytest.mark.parametrize("pair", [*NEIGHBOURS, (-(2**59), -(2**60) + 1), (0.5, -0.0)], ids=str)
 def test_numbers_of_one_size_are_arrays(num_records: int, pair: tuple[float, float]) -> None:
-    """32 bits, and so many pieces of 15; beside others."""
+    """Numbers may have 32 bits, or so many pieces of 15, beside others."""
     records = [(number, pair[number % 2], 3) for number in range(num_records)]
 
     columns = try_number_columns(records)

@@ -20,7 +20,7 @@ def heads_of(texts: list[str]) -> Packed16Array:
 
 @given(st.lists(SHORT, max_size=20))
 def test_texts_come_back(texts: list[str]) -> None:
-    """NULs inside of them too."""
+    """Texts with NULs inside of them come back, too."""
     column = ShortTextColumn(heads_of(texts))
 
     assert (len(column), column.to_list(), texts_of(column.packed16)) == (len(texts), texts, texts)

@@ -29,7 +29,7 @@ def test_no_retry_never_retries() -> None:
 
 
 def test_a_fixed_delay_is_the_same_for_every_attempt() -> None:
-    """Two repetitions: after the first and after the second attempt."""
+    """The strategy repeats after the first and after the second attempt."""
     strategy = AsyncRetryStrategy.fixed_delay(2, 50, empty_result_predicate, has_exception_predicate)
 
     assert isinstance(strategy, FixedDelayRetryStrategy)

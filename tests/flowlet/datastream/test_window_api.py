@@ -145,7 +145,7 @@ def test_an_evictor_with_a_value_without_timestamp() -> None:
 
 
 def test_windowed_streams_are_those_of_pyflink() -> None:
-    """Names, descriptions and the declared types of results."""
+    """Names, descriptions and the declared types of results are PyFlink's."""
     keyed = numbers().key_by(abs)
     windows = keyed.window(TumblingEventTimeWindows.of(SECOND))
 

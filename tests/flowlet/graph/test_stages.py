@@ -336,7 +336,7 @@ def test_a_cancelled_job_releases_its_results() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_fails_the_job_ends_and_keeps_nothing(seed: int) -> None:
-    """Random failures and losses; a task never runs without all results that it reads."""
+    """Failures and losses are random; a task never runs without all results that it reads."""
     rng = random.Random(seed)
     cluster = Cluster(attempts=10**6, fails_as_one=seed % 3 == 0)
     for step in range(400):

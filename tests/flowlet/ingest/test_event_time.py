@@ -55,7 +55,7 @@ def forms_of(values: list[Any]) -> list[Chunk]:
     | st.builds(Instant, st.integers(-(2**40), 2**40), st.integers(0, 999_999_999))
 )
 def test_every_form_of_a_column_says_the_same(value: Any) -> None:
-    """Rounded down to the millisecond, also before 1970."""
+    """Times are rounded down to the millisecond, also before 1970."""
     for chunk in forms_of([value, value]):
         stamped = AT.stamped(chunk)
 

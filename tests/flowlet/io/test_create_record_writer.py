@@ -107,7 +107,7 @@ class TestOthers:
         assert rig.values() == [[1, 2, 3]]
 
     def test_global_uses_the_first_channel(self, make: Make) -> None:
-        """Watermarks reach all."""
+        """Watermarks reach all channels."""
         rig = make(Global(), 3)
 
         rig.collect(1, 2)
@@ -170,7 +170,7 @@ class TestPending:
         assert rig.readers[channel_of(few, 2)].read() == []
 
     def test_long_columns_are_written_early(self, make: Make) -> None:
-        """All lanes together: they are split only then."""
+        """All lanes are written together: they are split only then."""
         rig = make(KeyGroups(identity), 2)
 
         for start in range(0, 3 * MAX_PENDING_ROWS_PER_LANE, 1_000):
@@ -392,8 +392,8 @@ class TestBroadcastBuffers:
         assert rig.readers[7].read() == [Chunk(["a", "b"]), Watermark(1)]
 
     def test_broadcast_mixed_random_emit(self, make: Make) -> None:
-        """A marker to one channel and a record to all, 8 times: a buffer for each marker and one for each record that
-        all share.
+        """A marker to one channel and a record to all, 8 times, take a buffer for each marker and one for each record
+        that all share.
         """
         rig = make(Broadcast(), 8, rng=Turns())
 

@@ -91,7 +91,7 @@ def network() -> Iterator[LocalNetwork]:
 
 
 def test_elements_reach_the_head_in_order(network: LocalNetwork) -> None:
-    """Records with and without timestamps, watermarks and statuses between them."""
+    """Records come with and without timestamps, with watermarks and statuses between them."""
     rig = Rig(network, 1)
     elements: list[StreamElement] = [Chunk([1, 2]), Watermark(5), Chunk(["a"], [7]), IDLE, ACTIVE, Chunk([3])]
 
@@ -163,7 +163,7 @@ def test_a_call_stops_between_buffers_when_it_should(network: LocalNetwork) -> N
 
 class TestWatermarks:
     def test_the_smallest_watermark_of_all_channels_counts(self, network: LocalNetwork) -> None:
-        """Across two gates: channels are numbered densely."""
+        """The watermark counts across two gates, whose channels are numbered densely."""
         rig = Rig(network, 2, 1)
 
         for producer, timestamp in enumerate((5, 3, 9)):
@@ -306,7 +306,7 @@ class TestWatching:
         assert called == [1]
 
     def test_data_that_is_there_already_calls_back_at_once(self, network: LocalNetwork) -> None:
-        """Level triggered: it came between the look and the watch."""
+        """Level triggered: data between the look and the watch calls back."""
         rig = Rig(network, 1)
         rig.process()
         send(rig.producers[0], [1])

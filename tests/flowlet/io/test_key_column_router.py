@@ -87,7 +87,9 @@ def test_keys_in_arrow_stay_there(router: KeyColumnRouter, dictionary: KeyDictio
     )
 )
 def test_keys_in_any_form_arrive_where_and_as_they_would_one_by_one(chunks: list[tuple[int, int, str, bool]]) -> None:
-    """Codes, Arrow and lists one after the other, waiting together or not; the rows of a channel keep their order."""
+    """Codes, Arrow columns and lists come one after the other, waiting together or not; the rows of a channel keep
+    their order.
+    """
     sent: list[Any] = []
     found: list[list[Any]] = [[] for _ in range(NUM_CHANNELS)]
 

@@ -46,7 +46,7 @@ from tests.flowlet.task.writer_rig import Make, Rig, by_channel, channel_of, ide
 
 class TestKeyGroups:
     def test_records_go_where_flink_sends_them(self, make: Make) -> None:
-        """The golden table: subtask of 4 at 128 key groups."""
+        """The golden table has the subtask of 4 at 128 key groups."""
         rig = make(KeyGroups(identity), 4)
         golden = {
             "": 2,
@@ -441,7 +441,7 @@ class TestColumns:
     def test_records_arrive_exactly_where_and_as_they_would_one_by_one(
         self, chunks: list[list[Any]], num_channels: int, selector: Any, in_columns: list[bool], is_timed: list[bool]
     ) -> None:
-        """Values, types, bits, timestamps and order; in lists or in columns."""
+        """Values, types, bits, timestamps and order stay, in lists and in columns."""
         expected: list[list[Any]] = [[] for _ in range(num_channels)]
         with LocalNetwork(num_segments=400) as network:
             rig = Rig(network, KeyGroups(selector), num_channels, max_buffers=300)
@@ -625,7 +625,7 @@ class TestColumns:
     @pytest.mark.parametrize("selector", [identity, lambda record: record or record])
     @pytest.mark.parametrize("in_columns", [False, True])
     def test_the_key_may_be_the_record(self, make: Make, selector: Callable[[Any], Any], in_columns: bool) -> None:
-        """Recognised or called; of numbers, texts and tuples."""
+        """The selector may be recognised or called; records may be numbers, texts and tuples."""
         rig = make(KeyGroups(selector), 3)
         chunks: list[list[Any]] = [
             [f"key {number % 9}" for number in range(50)],

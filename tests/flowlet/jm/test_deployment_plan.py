@@ -66,7 +66,7 @@ def test_a_pointwise_edge_joins_equal_subtasks() -> None:
 
 
 def test_a_pointwise_edge_fans_out() -> None:
-    """Two producers, five consumers: each consumer has its own subpartition of one of them."""
+    """Each of five consumers has its own subpartition of one of two producers."""
     plan = plan_of(with_edges(edge(EDGE_ID, SOURCE_ID, SINK_ID, is_pointwise=True), sources=2, sinks=5))
 
     partitions = [plan.describe_task(SOURCE_ID, producer).partitions[0] for producer in range(2)]
@@ -79,7 +79,7 @@ def test_a_pointwise_edge_fans_out() -> None:
 
 
 def test_a_pointwise_edge_fans_in() -> None:
-    """Five producers, two consumers: each producer has one subpartition."""
+    """Each of five producers has one subpartition for one of two consumers."""
     plan = plan_of(with_edges(edge(EDGE_ID, SOURCE_ID, SINK_ID, is_pointwise=True), sources=5, sinks=2))
 
     partitions = [plan.describe_task(SOURCE_ID, producer).partitions[0] for producer in range(5)]

@@ -184,7 +184,7 @@ def restarting(attempts: int) -> JobMaster:
 
 
 def test_the_last_ten_restarts_have_their_times_and_causes() -> None:
-    """The newest first, each cause in one short line."""
+    """The newest restart comes first, each cause in one short line."""
     master = restarting(100)
     for number in range(12):
         fail_and_restart(master, 3_000 + 100 * number, f"boom\n {number}" if number < 11 else "x" * 1_000)
@@ -228,7 +228,7 @@ def test_a_restart_that_a_cancel_forestalled_is_none() -> None:
 
 
 def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
-    """Records, bytes and times; the metrics of a vertex are of the newest attempts, as Flink's."""
+    """Records, bytes and times are counted; the metrics of a vertex are of the newest attempts, as Flink's."""
     newest = TaskMetrics(num_records_in=5, num_bytes_out=50, accumulated_busy_ms=7, num_checkpoints=3)
     master = running(sink_0=newest)
     former = {

@@ -53,7 +53,7 @@ def wait_until_ready(process: subprocess.Popen[str]) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    """Exit code 0 within two seconds, one line on standard output, no traceback."""
+    """The process ends with exit code 0 within two seconds, with one line on standard output and no traceback."""
     wait_until_ready(process)
 
     with Stopwatch(process.pid) as watch:

@@ -106,7 +106,9 @@ class TestLifeOfAJob:
     async def test_consumers_are_wired_to_their_producers(
         self, address: Address, client: RpcClient, connect: Connect
     ) -> None:
-        """Two TaskManagers; each sink subtask reads its subpartition of both sources, wherever they are."""
+        """The tasks are on two TaskManagers; each sink subtask reads its subpartition of both sources, wherever they
+        are.
+        """
         first, second = await connect(address, "tm-1", 1, 6001), await connect(address, "tm-2", 1, 6002)
         await submit(client, word_count(sources=2, sinks=2))
 

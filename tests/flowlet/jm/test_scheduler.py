@@ -53,7 +53,7 @@ def test_subtask_i_goes_to_slot_i_of_its_group() -> None:
 
 
 def test_narrow_vertices_go_to_the_slots_with_the_fewest_tasks() -> None:
-    """A single source and a single sink beside wide vertices: each TaskManager has one of them."""
+    """A single source and a single sink beside wide vertices go to one TaskManager each."""
     ids = [f"{number:032x}" for number in range(1, 5)]
     widths = (1, 2, 1, 1)
     vertices = [vertex(vertex_id, "v", width, "a") for vertex_id, width in zip(ids, widths, strict=True)]
@@ -240,7 +240,7 @@ TestSlotPoolMachine.settings = settings(max_examples=40, stateful_step_count=20)
 
 
 def test_stages_use_the_same_slots_one_after_the_other() -> None:
-    """Three blocking exchanges of wide vertices: the widest counts, whatever its group."""
+    """The widest vertex counts, whatever its group, if the exchanges between wide vertices are blocking."""
     ids = [f"{number:032x}" for number in range(1, 4)]
     vertices = [vertex(each, "v", width, group) for each, width, group in zip(ids, (2, 3, 1), "aba", strict=True)]
     edges = [edge(f"{number:032x}", source, target) for number, (source, target) in enumerate(pairwise(ids), 7)]

@@ -128,7 +128,7 @@ def run_beside_loops(seed: int) -> None:
 
 @pytest.mark.slow
 def test_random_streams_give_what_nested_loops_give() -> None:
-    """Joins and co-groups, tumbling and sliding, with late records, snapshots in the middle and other numbers of
+    """Joins and co-groups are tumbling and sliding, with late records, snapshots in the middle and other numbers of
     subtasks.
     """
     for seed in range(40):

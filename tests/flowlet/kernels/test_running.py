@@ -83,7 +83,7 @@ def test_sums_over_all_groups_may_leave_64_bits_as_long_as_each_group_does_not()
 @pytest.mark.slow
 @given(chunks_of(FLOATS))
 def test_floats_are_added_in_the_order_of_their_rows(chunks: list[list[tuple[int, float]]]) -> None:
-    """Bit by bit: a cumulative sum over all groups would round otherwise."""
+    """The sums are equal bit by bit: a cumulative sum over all groups would round otherwise."""
     state = np.full(NUM_KEYS, -0.0)  # what changes no first value
     found: list[float] = []
 

@@ -55,7 +55,7 @@ def expect_one_by_one(column: Any, keys: list[Any]) -> None:
 @pytest.mark.parametrize("make", [list, pa.array, np.array], ids=["list", "arrow", "numpy"])
 @pytest.mark.parametrize("kind", [int, str])
 def test_columns_go_where_flink_sends_them(make: Any, kind: type) -> None:
-    """The golden table."""
+    """The golden table has Flink's subtasks."""
     rows = [row for row in GOLDEN if type(row[0]) is kind]
     column = make([row[0] for row in rows])
 

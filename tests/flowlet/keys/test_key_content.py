@@ -184,7 +184,9 @@ def test_elements_that_are_the_same_key_count_once() -> None:
     ids=_name,
 )
 def test_what_is_a_plain_value_is_its_key(key: Any, plain: Any) -> None:
-    """Enums of texts and numbers, named tuples; and a subclass with ``__eq__`` as long as it holds nothing more."""
+    """Enums of texts and numbers and named tuples are plain values; so is a subclass with ``__eq__`` as long as it
+    holds nothing more.
+    """
     assert exact_key(key) == exact_key(plain)
     assert key_hash(key) == key_hash(plain)
 

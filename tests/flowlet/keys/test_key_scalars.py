@@ -124,7 +124,7 @@ def test_instants_with_and_without_a_zone_dates_and_numbers_stay_apart() -> None
 
 @given(LOCAL)
 def test_hashes_are_those_of_columns_of_numbers(local: datetime.datetime) -> None:
-    """Microseconds and days since 1970."""
+    """The numbers are microseconds and days since 1970."""
     microseconds = (local - EPOCH) // MICROSECOND
 
     assert key_hash(local) == key_hash(local.replace(tzinfo=datetime.UTC)) == key_hash(microseconds)
@@ -199,7 +199,7 @@ def test_all_nans_of_decimals_are_one_key() -> None:
 
 
 def test_the_hash_of_a_uuid_is_that_of_java() -> None:
-    """The exclusive or of its four words."""
+    """The hash is the exclusive or of the four words."""
     key = uuid.UUID("00000001-0002-0003-8004-000500060007")
     words = np.frombuffer(key.bytes, ">i4")
 

@@ -13,5 +13,5 @@ def test_hashes_are_those_of_the_texts(texts: list[str]) -> None:
 
 
 def test_golden_values() -> None:
-    """Java's."""
+    """The golden values are Java's."""
     assert short_text_hashes(heads_of(["", "a", "hello", "~" * 16])).tolist() == [0, 97, 99162322, key_hash("~" * 16)]

@@ -29,7 +29,7 @@ def test_running_a_mail_runs_its_action() -> None:
 
 
 def test_an_error_of_the_action_is_the_callers() -> None:
-    """Unchanged: nothing is wrapped."""
+    """The error is passed on unchanged: nothing is wrapped."""
     error = ValueError("of the action")
 
     def fail() -> None:

@@ -152,7 +152,7 @@ def test_a_mail_of_the_highest_priority_runs_inside_every_operators_yield(loop: 
 
 @pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.URGENT])
 def test_a_mail_asks_long_work_to_pause(loop: Loop, options: MailOptions) -> None:
-    """An ordinary one, too: a checkpoint waits for one timer, not for thousands."""
+    """An ordinary mail does so, too: a checkpoint waits for one timer, not for thousands."""
     executor = loop.processor.executor(1)
     assert not executor.should_interrupt
 

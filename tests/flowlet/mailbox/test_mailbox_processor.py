@@ -95,7 +95,7 @@ def in_thread(target: Callable[[], object]) -> threading.Thread:
 
 
 def test_the_default_action_runs_until_all_actions_are_completed(loop: Loop) -> None:
-    """Exactly three times."""
+    """The default action runs exactly three times."""
     loop.end_after(3)
 
     loop.processor.run_mailbox_loop()
@@ -156,7 +156,7 @@ def test_an_error_of_the_default_action_leaves_the_loop(loop: Loop) -> None:
 
 
 def test_a_mail_that_posts_itself_does_not_starve_the_default_action(loop: Loop) -> None:
-    """One mail per round (FLINK-14304): three default actions beside three mails."""
+    """One mail runs per round (FLINK-14304): three default actions beside three mails."""
     num_mails = 0
 
     def again() -> None:
@@ -351,7 +351,7 @@ def test_completing_a_suspended_loop_from_another_thread_wakes_it(loop: Loop) ->
 
 
 def test_parked_time_counts_and_the_time_of_mails_does_not(loop: Loop) -> None:
-    """42 ms parked, 44 ms in a mail: 42 ms idle."""
+    """A task that is parked for 42 ms and runs a mail for 44 ms is idle for 42 ms."""
 
     def work() -> None:
         loop.clock.now_ns += 44_000_000
@@ -487,7 +487,7 @@ def test_ten_thousand_suspensions_with_a_concurrent_unblocker_all_end(loop: Loop
 
 
 def test_after_each_call_of_more_than_a_second_others_have_their_turn(loop: Loop) -> None:
-    """Be it a mail or the default action: it may have kept the interpreter's lock."""
+    """The call may be a mail or the default action, and may have kept the interpreter's lock."""
     durations_ns = [LONG_NS, LONG_NS + 1, 2 * LONG_NS, 0]
 
     def act(controller: MailboxProcessor) -> None:

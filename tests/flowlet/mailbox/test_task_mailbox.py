@@ -71,7 +71,7 @@ def _tiny_switch_interval() -> Iterator[None]:
 
 
 def test_mails_come_out_in_the_order_in_which_they_were_put(box: TaskMailbox) -> None:
-    """Ten mails, first in first out, and nothing after them."""
+    """Ten mails come out first in, first out, and nothing after them."""
     mails = [mail(str(number)) for number in range(10)]
     for each in mails:
         box.put_threadsafe(each)

@@ -59,7 +59,7 @@ def box() -> Iterator[TaskMailbox]:
 
 class TestTakeUntil:
     def test_a_signal_that_was_given_ends_the_taking(self, box: TaskMailbox) -> None:
-        """Mails or not."""
+        """The signal counts although a mail waits."""
         signal = AvailabilityFuture()
         box.put_threadsafe(mail("1"))
         box.put_threadsafe(mail("2"))

@@ -124,7 +124,7 @@ def test_larger_timespan() -> None:
 
 
 def test_max_single_measurement(rig: Rig) -> None:
-    """The longest one of the last interval, not the sum."""
+    """The gauge has the longest measurement of the last interval, not the sum."""
     for by_ms in (10, 30, 20):
         rig.measure(by_ms)
     rig.gauge.update()

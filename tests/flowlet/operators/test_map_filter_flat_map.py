@@ -75,7 +75,7 @@ EXPECTED: dict[str, Any] = {
 def test_chunks_of_any_size_give_the_same_records(
     name: str, values: list[int], size: int, has_timestamps: bool, limit: int
 ) -> None:
-    """The same as record by record; each result has its record's timestamp."""
+    """The results are those of single records; each result has its record's timestamp."""
     timestamps = [100 + index for index in range(len(values))] if has_timestamps else None
     expected = [
         (result, 100 + index if has_timestamps else None)

@@ -25,13 +25,13 @@ def round_trip(values: list[Any]) -> list[Any]:
 
 @given(columns())
 def test_values_come_back_exactly(values: list[Any]) -> None:
-    """Types, signs, NaN bits, lone surrogates, nesting: as they went in."""
+    """Types, signs, NaN bits, lone surrogates and nesting come back as they went in."""
     assert exact(round_trip(values)) == exact(values)
 
 
 @given(st.lists(st.integers(), min_size=1), st.integers(1, 70))
 def test_integers_come_back_whatever_their_width(values: list[int], repeat: int) -> None:
-    """Around every boundary between widths, in columns long enough to be narrowed."""
+    """The integers are around every boundary between widths, in columns long enough to be narrowed."""
     values = values * repeat
 
     assert exact(round_trip(values)) == exact(values)
@@ -112,7 +112,7 @@ def test_equal_ends_do_not_make_a_constant(values: list[Any]) -> None:
 
 
 def test_a_plain_list_of_pairs_is_small() -> None:
-    """No type or size per record: 5 letters and a separator, and one constant."""
+    """The column has no type or size per record: 5 letters and a separator, and one constant."""
     assert len(encode_column([(f"w{i:04}", 1) for i in range(1000)])) < 1000 * 6 + 60
 
 
@@ -161,7 +161,7 @@ def test_a_value_that_cannot_be_pickled_is_named_by_its_type() -> None:
 
 
 def test_mutable_records_are_copied_but_what_they_share_in_a_column_stays_shared() -> None:
-    """The documented limit of pickling a column at once."""
+    """This is the documented limit of pickling a column at once."""
     shared: list[int] = []
 
     first, second = round_trip([shared, shared])

@@ -83,7 +83,7 @@ def test_cut_in_two_at_every_point() -> None:
 
 @given(st.lists(columns(), max_size=4), st.lists(st.integers(0, 60), max_size=30))
 def test_cut_anywhere(chunks: list[list[Any]], sizes: list[int]) -> None:
-    """The same as in one piece."""
+    """The elements are those of one piece."""
     data = serialize(*map(Chunk, chunks))
     whole = ElementDeserializer().feed(memoryview(data))
     deserializer = ElementDeserializer()

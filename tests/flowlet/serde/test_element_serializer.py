@@ -54,7 +54,7 @@ def test_control_elements_are_flinks_bytes(element: StreamElement, expected: str
 
 
 def test_a_chunk_is_a_header_and_columns() -> None:
-    """Length, tag 64, version 1, flags, number of records, then the column of texts."""
+    """A chunk is its length, tag 64, version 1, flags, the number of records, then the column of texts."""
     data = StreamElementSerializer().serialize(Chunk(["ab", "c"]))
 
     assert data == bytes.fromhex("00000010 40 01 00 00000002 08 00000004") + b"ab\0c"

@@ -280,7 +280,7 @@ def test_many_classes_of_a_program_do_not_fill_the_memory() -> None:
 
 
 def test_records_of_a_chunk_come_back_through_the_channel() -> None:
-    """Named rows as columns, the others as a list."""
+    """Named rows come back as columns, the others as a list."""
     for name in FLAT:
         values = [FLAT[name](number) for number in range(20)]
 

@@ -136,7 +136,7 @@ def test_classes_and_functions_of_the_main_module_are_shipped_one_by_one(program
 
 
 def test_what_pickles_itself_by_its_name_is_shipped(program: Program) -> None:
-    """A cached function, a NewType, and the one object of a class."""
+    """A cached function, a NewType, and the one object of a class pickle themselves by their names."""
     main = program({})
     exec(  # a main module
         "import functools, typing\n"

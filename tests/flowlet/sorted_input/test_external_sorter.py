@@ -118,7 +118,7 @@ def test_columns_stay_columns(sorter: ExternalSorter) -> None:
 
 
 def test_numbers_and_texts_are_merged(tmp_path: Path) -> None:
-    """Runs of numbers, and later ones of bytes."""
+    """Runs of numbers are merged with later ones of bytes."""
     sorter = ExternalSorter(TINY, str(tmp_path))
     sorter.add(*numbers([3, 1, 2], 0))
     sorter.add(*listed(["b", 2, "a"], 3))
@@ -212,7 +212,7 @@ def test_each_run_has_one_key_and_tells_where_the_next_begins(chunks: list[list[
 
 
 def test_open_runs_end_where_a_key_may_go_on() -> None:
-    """All keys of a block but the last one, then the last one."""
+    """All keys of a block but the last one form a run, and the last one, which may go on, another."""
     first, second = block_of([1, 1, 2, 3], 0), block_of([3, 3], 4)
     third = block_of([4, 5], 6)
 

@@ -243,7 +243,9 @@ def test_every_record_of_sources_in_turn_counts_once(
     sizes: list[int],
     more: list[int],
 ) -> None:
-    """Files, numbers, files: a reader may be behind the end of a source, or before the first split of the next one."""
+    """The sources are files, numbers, files: a reader may be behind the end of a source, or before the first split of
+    the next one.
+    """
     base = tmp_path_factory.getbasetemp()
     (first, lines), (last, later) = written(base / "first", sizes), written(base / "last", more)
 

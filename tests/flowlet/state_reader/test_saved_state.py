@@ -130,7 +130,7 @@ def test_what_it_is_of(state: SavedState) -> None:
 
 
 def test_operators_with_their_states(state: SavedState) -> None:
-    """Names, kinds, declared types and numbers of entries, over all subtasks."""
+    """Operators have names, kinds, declared types and numbers of entries, over all subtasks."""
     source, count, other = state.operators()
 
     assert [

@@ -141,7 +141,7 @@ def test_a_result_is_sent_while_the_task_waits_for_input(tasks: Tasks, network: 
 
 
 def test_results_are_sent_while_a_long_chunk_waits_for_places(tasks: Tasks, network: LocalNetwork) -> None:
-    """A chunk of three and one place: the first result is at the consumer before the last call ends."""
+    """The first result of a chunk of three, with one place, is at the consumer before the last call ends."""
     arrived = threading.Event()
     partition = network.partition()
 

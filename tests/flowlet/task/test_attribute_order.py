@@ -21,7 +21,7 @@ def swapped(number: int) -> Event:
 
 
 def test_the_key_takes_the_place_of_no_other_attribute() -> None:
-    """A whole chunk of such records: the writer puts the column of keys in the place of ``value``."""
+    """The writer puts the column of keys of a whole chunk of such records in the place of ``value``."""
 
     def select(event: Event) -> Any:
         return event.name

@@ -72,7 +72,7 @@ class TestPipeline:
             assert recorder.controls == [MAX_WATERMARK]
 
     def test_a_task_in_the_middle_passes_everything_on(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Source, map, sink: three tasks."""
+        """A source, a map and a sink are three tasks."""
         first, second = network.partition(), network.partition()
         recorder = Recorder()
         middle = tasks.task(
@@ -104,7 +104,7 @@ class TestPipeline:
         assert [recorder.values for recorder in recorders] == [[1, 2], [2, 4]]
 
     def test_a_union_of_gates(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Two edges into one chain: the task sleeps on both and ends with both."""
+        """A task with two edges into one chain sleeps on both and ends with both."""
         first, second = network.partition(), network.partition()
         recorder = Recorder()
         consumer = tasks.task("union", recorder, gates=[network.gate(first), network.gate(second)], outputs=[])
@@ -174,7 +174,7 @@ class TestPipeline:
 
 class TestMetrics:
     def test_before_and_after(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Zero before; the final numbers stay."""
+        """The numbers are zero before, and the final ones stay."""
         partition = network.partition()
         producer = tasks.source(source([1, 2], [3]), outputs=[edge(partition)])
         consumer = tasks.sink(Recorder(), producers=[partition])

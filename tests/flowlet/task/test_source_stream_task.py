@@ -84,7 +84,7 @@ def test_a_cancelled_task_cancels_its_source(network: LocalNetwork, tasks: Tasks
 
 
 def test_a_stopped_source_ends_without_draining(network: LocalNetwork, tasks: Tasks) -> None:
-    """No last watermark, no finish(); the consumers hear how it ended."""
+    """The task emits no last watermark and calls no ``finish``; the consumers hear how it ended."""
     recorder, partition = Recorder(), network.partition()
     reader = network.reader(partition)
     task = tasks.source(source(["a"], ["b"]), recorder, outputs=[edge(partition, source=1)])

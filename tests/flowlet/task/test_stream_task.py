@@ -77,7 +77,7 @@ class TestFinishHandshake:
 
 class TestWaiting:
     def test_a_task_without_input_is_idle_and_costs_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Parked once; woken by data; only the parked time is idle."""
+        """The task parks once and is woken by data; only the parked time is idle."""
         partition = network.partition()
         recorder = Recorder()
         environment = network.environment("sink", gates=[network.gate(partition)])
@@ -100,7 +100,7 @@ class TestWaiting:
         assert task.mailbox.statistics().num_rescued_wakeups == 0
 
     def test_the_time_of_mails_is_not_idle(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """42 ms parked, 44 ms in a mail."""
+        """A task that is parked for 42 ms and runs a mail for 44 ms is idle for 42 ms."""
         partition = network.partition()
         environment = network.environment("sink", gates=[network.gate(partition)])
         task = GateFedStreamTask(environment, chain(Recorder()), timings=TaskTimings(tasks.clock))
@@ -205,7 +205,7 @@ class TestWaiting:
     def test_data_that_comes_around_the_suspension_is_not_missed(
         self, network: LocalNetwork, tasks: Tasks, is_late: bool
     ) -> None:
-        """The forced interleavings: between the empty poll and the suspension, and between suspension and watching."""
+        """The forced interleavings are between the empty poll and the suspension, and between it and watching."""
         partition = network.partition()
         recorder = Recorder()
         task = tasks.sink(recorder, producers=[partition])
@@ -276,7 +276,7 @@ class TestFlushing:
         assert task.state is ExecutionState.FAILED
 
     def test_records_of_one_action_leave_with_it(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Timeout 0: one default action, one flush."""
+        """One default action makes one flush with timeout 0."""
         partition = network.partition()
         reader = network.reader(partition)
         task = tasks.restored(tasks.source(source([1], [2]), outputs=[edge(partition)]))

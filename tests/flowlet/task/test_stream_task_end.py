@@ -257,7 +257,7 @@ class TestCancel:
         assert isinstance(caught.value.__cause__, UserFunctionError)
 
     def test_user_code_cannot_swallow_it(self, tasks: Tasks) -> None:
-        """A yield inside user code that catches Exception."""
+        """The user's code catches Exception around a yield."""
 
         def swallow(value: int) -> int:
             task.cancel()

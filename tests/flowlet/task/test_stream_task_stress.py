@@ -88,7 +88,7 @@ class Race:
 
 
 def test_a_cancellation_against_the_natural_end_of_a_source_task() -> None:
-    """Finished with every step taken, or cancelled: never a third error, never both, operators closed once
+    """A task finishes with every step taken, or is cancelled: never a third error, never both, operators closed once
     (FLINK-14544).
     """
     race = Race()

@@ -25,7 +25,7 @@ def test_a_step_runs_one_mail() -> None:
 
 
 def test_it_runs_until_nothing_is_left_to_do() -> None:
-    """Two mails and the default action, which suspends itself."""
+    """The harness runs two mails and the default action, which suspends itself."""
     with MailboxHarness() as harness:
         executor = harness.executor()
         executor.execute(lambda: executor.execute(lambda: None, "second"), "first")

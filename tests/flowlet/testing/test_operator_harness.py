@@ -128,7 +128,7 @@ class Mailer(StreamOperator):
 
 
 def test_output_comes_in_order() -> None:
-    """Records with their timestamps, watermarks, statuses and latency markers."""
+    """The output has records with their timestamps, watermarks, statuses and latency markers."""
     marker = LatencyMarker(3, bytes(16), 0)
     with OneInputOperatorHarness(MapOperator(str.upper)) as harness:
         harness.process_element("a", timestamp=5)

@@ -34,7 +34,7 @@ def service(loop: ScriptedLoop) -> SystemProcessingTimeService:
 def test_a_timer_fires_as_a_mail_once_its_time_is_over(
     loop: ScriptedLoop, service: SystemProcessingTimeService
 ) -> None:
-    """One millisecond after it, like a watermark."""
+    """The mail comes one millisecond after the timer's time, like a watermark."""
     fired: list[int] = []
     service.register_timer(10, fired.append)
 

@@ -44,7 +44,7 @@ def test_a_timer_is_there_once() -> None:
 
 
 def test_keys_that_are_equal_in_python_but_not_the_same_have_timers_of_their_own() -> None:
-    """1, 1.0 and True; 0.0 and -0.0."""
+    """1, 1.0 and True are three keys; 0.0 and -0.0 are two."""
     queue = TimerQueue()
 
     assert all(queue.add(Timer(5, key, None)) for key in (1, 1.0, True, 0.0, -0.0))

@@ -185,7 +185,7 @@ async def test_a_jobmanager_that_says_nothing_more_is_lost(server: Server, liste
 
 
 async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server, listener: Listener) -> None:
-    """A JobManager of another release, perhaps; it may be replaced by the right one."""
+    """The peer may be a JobManager of another release, and be replaced by the right one."""
 
     async def garbage(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))

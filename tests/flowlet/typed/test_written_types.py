@@ -36,7 +36,7 @@ def written(folder: Path, records: list[Any], type_info: TypeInformation | None)
 
 @pytest.mark.slow
 def test_files_hold_the_lines_that_print_shows(tmp_path: Path) -> None:
-    """One rule for both: the lines that PyFlink printed for records of every type but rows by themselves."""
+    """Both write the lines that PyFlink printed for records of every type but rows by themselves."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     programs = [each for each in printed_types.programs("flowlet") if not each[0].startswith("row")]
     for name, declared, records in programs:

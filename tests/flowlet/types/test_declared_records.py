@@ -82,7 +82,7 @@ def check_round_trip(type_info: TypeInformation, make: Callable[[int], Any], num
 
 
 def test_a_column_of_any_objects_is_one_pickle() -> None:
-    """Parts of tuples, lists and maps, too; constant columns, None, and columns of no value at all."""
+    """Parts of tuples, lists and maps are pickled so, too; constant columns, None, and columns of no value at all."""
     anything = Types.PICKLED_BYTE_ARRAY()
     records = DeclaredRecords(Types.TUPLE([anything, Types.LIST(anything), Types.MAP(Types.INT(), anything)]))
     values: list[Any] = [({"a": index}, [index, None, {index}], {index: [index]}) for index in range(40)]

@@ -163,7 +163,7 @@ def test_the_last_channel_to_become_idle_flushes_nothing_if_it_was_behind() -> N
 
 
 def test_an_idle_channel_behind_does_not_release_the_others() -> None:
-    """The one ahead speaks for itself with its next watermark."""
+    """The channel ahead speaks for itself with its next watermark."""
     valve = StatusWatermarkValve(3)
     feed(valve, (0, 5), (1, 10), (2, 20), (2, IDLE), (0, IDLE))
 
@@ -225,7 +225,7 @@ def test_a_finished_channel_says_nothing_any_more() -> None:
 
 
 def test_who_holds_the_watermark_back_can_be_asked() -> None:
-    """The slowest active channels; neither idle nor finished ones."""
+    """The answer is the slowest active channels; neither idle nor finished ones."""
     valve = StatusWatermarkValve(4)
     feed(valve, (0, 5), (1, 9), (2, 5), (2, IDLE), (3, MAX_TIMESTAMP))
 

@@ -210,7 +210,7 @@ def test_a_newer_barrier_in_a_channel_declines_the_checkpoint() -> None:
 
 
 def test_a_checkpoint_that_is_refused_with_its_last_barrier_is_not_completed() -> None:
-    """All at once: the only channel's barrier, and an input that refuses."""
+    """The only channel's barrier and an input that refuses come at once."""
     listener, gate = RecordingListener(), RecordingInput()
     handler = CheckpointBarrierHandler(
         SingleCheckpointBarrierHandler(1), cast(Any, [gate]), cast(Any, listener), ManualTimers().call_later

@@ -175,8 +175,8 @@ def test_an_unaligned_barrier_leaves_exactly_what_it_overtook_in_the_snapshot() 
 
 
 def test_a_barrier_that_times_out_in_our_queue_overtakes_there() -> None:
-    """Aligned at the inputs in time, stuck in the output: the future of the channel state completes with the overtaken
-    data.
+    """A barrier is aligned at the inputs in time and stuck in the output: the future of the channel state completes
+    with the overtaken data.
     """
     with LocalNetwork() as network:
         task = Task(network)
@@ -206,7 +206,7 @@ def test_a_barrier_that_is_consumed_in_time_has_nothing_in_flight() -> None:
 
 @pytest.mark.parametrize("make", [unaligned, timeoutable])
 def test_a_pointwise_edge_gets_an_aligned_barrier(make: Callable[[int], CheckpointBarrier]) -> None:
-    """FORCED_ALIGNED: behind the data, and never timed out."""
+    """FORCED_ALIGNED: the barrier stays behind the data, and never times out."""
     with LocalNetwork() as network:
         task = Task(network, supports_unaligned=False)
         task.clock.ms = 0

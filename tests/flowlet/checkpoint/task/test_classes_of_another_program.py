@@ -416,7 +416,7 @@ def test_what_cannot_be_mapped_is_refused_with_class_and_field(
 
 
 def test_classes_in_every_part_of_a_state_are_mapped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timers, keyed state and operator state; an error says in which states the class is."""
+    """Classes are mapped in timers, keyed state and operator state; an error says in which states the class is."""
     text = "@dataclass(frozen=True)\nclass A:\n  a: int"
     former = Program(monkeypatch, text)
     value = former.value("A(1)")

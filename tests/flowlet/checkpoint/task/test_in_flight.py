@@ -335,14 +335,14 @@ def play_all(
 
 @pytest.mark.parametrize(("mode", "make"), CASES, ids=NAMES)
 def test_local_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, make: Barrier) -> None:
-    """Seeds 0 to 3."""
+    """The channels are tried with seeds 0 to 3."""
     play_all(local_rig, mode, make, range(4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "make"), CASES, ids=NAMES)
 def test_local_channels_in_many_orders(mode: BarrierMode, make: Barrier) -> None:
-    """Seeds 4 to 49."""
+    """The channels are tried with seeds 4 to 49."""
     play_all(local_rig, mode, make, range(4, 50))
 
 

@@ -144,7 +144,7 @@ def test_a_cancellation_before_any_barrier_marks_the_id_as_done() -> None:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_one_aligned_barrier_among_overtaking_ones_is_resumed_in_the_end(order: tuple[int, ...]) -> None:
-    """A forced aligned barrier of a pointwise edge: its channel stands still until all are here."""
+    """The channel of a forced aligned barrier, as of a pointwise edge, stands still until all barriers are here."""
     gate = alternating(3)
     forced = CheckpointBarrier(1, 0, CheckpointOptions(alignment=Alignment.FORCED_ALIGNED))
 

@@ -117,7 +117,7 @@ def first_run(keys: set[Any], width: int) -> States:
 
 @given(keys=KEYS, former=WIDTHS, width=WIDTHS)
 def test_each_key_is_in_its_subtask_and_in_no_other(keys: set[Any], former: int, width: int) -> None:
-    """Keyed state and timers."""
+    """The rule holds for keyed state and for timers."""
     found = [content(each.get("a")) for each in rescaled(first_run(keys, former), width)]
 
     for subtask, (keyed, timers) in enumerate(found):
@@ -160,7 +160,7 @@ def split_of(states: Mapping[str, OperatorState]) -> tuple[Any, ...]:
 
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=8), width=WIDTHS)
 def test_split_state_is_dealt_out_round_robin(lengths: list[int], width: int) -> None:
-    """Every element exactly once, and about as many everywhere."""
+    """Subtasks get every element exactly once, and about as many each."""
     states = [
         {"a": state_of(set(), [10 * subtask + each for each in range(length)])}
         for subtask, length in enumerate(lengths)

@@ -62,7 +62,7 @@ def orders_and_payments(mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAM
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
 def test_a_job_joins_what_lies_close_together(mode: RuntimeExecutionMode) -> None:
-    """Payments up to two seconds after their order; both bounds count."""
+    """Payments are joined up to two seconds after their order; both bounds count."""
     orders, payments = orders_and_payments(mode)
 
     found = (

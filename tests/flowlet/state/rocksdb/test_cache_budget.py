@@ -264,7 +264,9 @@ OPERATIONS = st.lists(
 def test_whatever_happens_each_byte_that_is_held_was_charged(
     operations: list[tuple[str, int, int, Any]], limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Growth, replacement, removal and overlap of all kinds of state in one budget, beside a dictionary."""
+    """The law holds for growth, replacement, removal and overlap of all kinds of state in one budget, beside a
+    dictionary.
+    """
     cached = Cached(tmp_path_factory.mktemp("rocksdb"), limit)
     value, elements, entries = (
         cached.state(ValueStateDescriptor("v")),
