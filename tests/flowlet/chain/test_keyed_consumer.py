@@ -109,7 +109,7 @@ def first_field(record: Any) -> str:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("has_timestamps", [False, True])
 def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool) -> None:
-    """Each record is kept in a loop made before its form was known, and after; with its timestamp."""
+    """Each record arrives through loops made before its form was known, and after; with its timestamp."""
     chained = Chained(behind(MapOperator(MAKERS[name]), -1), behind(MapOperator(lambda record: record), 0, first_field))
 
     for start in (0, 40, 80):

@@ -68,7 +68,7 @@ class SharedCluster:
         return self._jobs[-1]
 
     def end_jobs(self) -> None:
-        """End every job of the cluster, including those that the test has released."""
+        """End every job of the cluster, including those whose handle the test has dropped."""
         for held in released.values():
             held.set()
         client = self.target.open(0)

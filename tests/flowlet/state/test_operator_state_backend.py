@@ -120,7 +120,7 @@ def test_there_is_no_snapshot_without_state() -> None:
 
 
 def test_state_that_is_not_declared_again_stays_in_snapshots() -> None:
-    """Union list state stays in the first subtask's snapshots alone: each subtask has all of it, so it would grow."""
+    """Union list state is in the first subtask's snapshots alone: each subtask has all of it, so it would multiply."""
     rows = {kind.name: OperatorStateRows(kind, "T", ("x",)) for kind in Redistribution}
     snapshot = OperatorStateSnapshot(rows)
 

@@ -117,7 +117,7 @@ def test_an_unaligned_snapshot_on_the_last_barrier_is_no_part_of_the_alignment()
 
 
 def test_the_metrics_are_those_of_the_checkpoint() -> None:
-    """The older of two checkpoints, taken at least once, does not report the newer one's alignment."""
+    """In at-least-once mode the older of two checkpoints does not report the newer one's alignment."""
     clock, listener = Clock(), RecordingListener()
     handler = CheckpointBarrierHandler(
         CheckpointBarrierTracker(2),
