@@ -115,7 +115,7 @@ class Given(Source):
 
 
 def reading(num_items: int, counts: Counts, source: SplitSource) -> tuple[SourceOperator, TestProcessingTimeService]:
-    """An aligned source that has been assigned many splits."""
+    """Return an aligned source that has been assigned many splits."""
     clock = TestProcessingTimeService()
     reader = PlannedSplitReader(source, 1)
     strategy = (

@@ -17,7 +17,7 @@ from netstack.log_lines import LogLines
 
 @pytest.fixture(autouse=True)
 def _restored_logging() -> Iterator[None]:
-    """Every test finds logging as the test runner set it up."""
+    """Leave logging to every test as the test runner set it up."""
     loggers = [logging.getLogger(name) for name in ("", "flowlet", "netstack", "aiohttp")]
     before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
     structlog.reset_defaults()

@@ -23,7 +23,7 @@ def queue_of(capacity: int, *, is_ordered: bool) -> AsyncQueue:
 
 
 def drain(queue: AsyncQueue) -> list[Any]:
-    """All that may leave: values, and control elements as they are."""
+    """Return all elements that may leave: values, and control elements as they are."""
     found: list[Any] = []
     while (element := queue.next_element()) is not None:
         queue.check_invariants()

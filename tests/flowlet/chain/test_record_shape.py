@@ -146,8 +146,8 @@ def test_only_the_names_of_attributes_are_looked_up() -> None:
 
 
 def taken_by(shape: RecordShape) -> Callable[[Any], tuple[list[Any], list[Any]]]:
-    """A loop as chunking outputs write it: the records that it took, as the consumer gets them; and those that it did
-    not take.
+    """Return a loop as chunking outputs write it; it gives the records that it took, as the consumer gets them, and
+    those that it did not take.
     """
     code = LoopCode("test", lambda: None)
     assert shape.field_types is not None
@@ -409,7 +409,9 @@ def test_shapes_that_change_forever_are_given_up() -> None:
 
 
 def taker_of(shape: RecordShape) -> Callable[[list[Any]], list[Any]]:
-    """A loop as chunking outputs write it for records that are kept whole; what it does not take is None."""
+    """Return a loop as chunking outputs write it for records that are kept whole; a record that it does not take is
+    None.
+    """
     shape = RecordShape(shape.kind)  # as if it had no columns
     code = LoopCode("test", lambda: None)
     taken: list[Any] = []

@@ -83,7 +83,7 @@ class EndlessSource(Source):
 
 
 def vertex(name: str, *operators: StreamOperator, parallelism: int = 1, group: str = "default") -> JobVertex:
-    """A vertex whose operators read each other in a row."""
+    """Return a vertex whose operators read each other in a row."""
     chain = [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)]
     return JobVertex(stable_id(name), name, parallelism, chain=chain, slot_sharing_group=group)
 
@@ -116,14 +116,14 @@ def mapped(values: Iterable[Any], function: Callable[[Any], Any], name: str = "m
 
 
 def endless(function: Callable[[Any], Any] = lambda value: value) -> tuple[JobGraph, str]:
-    """An endless source -> map -> the client."""
+    """Return an endless source -> map -> the client."""
     head = vertex("endless", SourceOperator(EndlessSource()), MapOperator(function, name="map"))
     results = JobEdge(head.id, 1, None, Forward())
     return JobGraph("endless", vertices=[head], edges=[results]), results.id
 
 
 def endless_shuffle(function: Callable[[Any], Any] = lambda value: value) -> JobGraph:
-    """An endless source -> rebalance -> map and discard with parallelism 2: two TaskManagers have a part in it."""
+    """Return an endless source -> rebalance -> map and discard with parallelism 2: two TaskManagers share it."""
     head = vertex("endless", SourceOperator(EndlessSource()))
     tail = vertex("tail", MapOperator(function, name="map"), DiscardSink(), parallelism=2)
     return JobGraph("endless", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, Rebalance())])

@@ -107,7 +107,7 @@ def test_late_records_that_go_nowhere_are_counted(build: Callable[..., DataStrea
 
 
 def takers(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The operators that have windows or join."""
+    """Return the operators that have windows or join."""
     operators = [
         each for vertex in document["vertices"] for task in vertex["subtasks"] for each in task["metrics"]["operators"]
     ]

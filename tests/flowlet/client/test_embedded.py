@@ -199,7 +199,7 @@ if sys.argv[1] == "wait":
 
 
 def started(program: Program) -> list[psutil.Process]:
-    """The TaskManagers of the program and the process from which they are forked, once its job was submitted."""
+    """Return the TaskManagers of the program and the process from which they are forked, once its job was submitted."""
     program.wait_for_output("running")
     children = psutil.Process(program.process.pid).children(recursive=True)
     assert [child.name() for child in children].count(PROCESS_NAME) == 2

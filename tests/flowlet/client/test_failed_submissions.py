@@ -46,7 +46,7 @@ class Address:
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
-    """A JobManager and a TaskManager, each a process."""
+    """Provide a JobManager and a TaskManager, each a process."""
     secret_file = tmp_path_factory.mktemp("cluster") / "secret"
     options = ["--secret-file", str(secret_file), "--log-level", "error"]
     with ExitStack() as ends:

@@ -54,7 +54,7 @@ def error_of(folder: Path, text: str) -> list[str]:
 
 
 def frames(errors: Sequence[str]) -> list[str]:
-    """The files of all frames, in the order in which they are shown."""
+    """Return the files of all frames, in the order in which they are shown."""
     return [line.split('"')[1] for line in errors if line.startswith('  File "')]
 
 

@@ -157,7 +157,7 @@ MISMATCHES: list[tuple[list[Any], Any, str]] = [
 
 
 def representations(values: list[Any]) -> list[Any]:
-    """All columns that stand for these values."""
+    """Return all columns that stand for these values."""
     found: list[Any] = [
         column_of(values),
         ListColumn(values),

@@ -38,7 +38,7 @@ NAMES = {kind.__name__ for kind in KINDS}
 
 
 def questions(source: str) -> Iterator[int]:
-    """The lines that ask for a class of column."""
+    """Yield the lines that ask for a class of column."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, asked]):

@@ -47,7 +47,7 @@ def stream() -> Any:
 
 @pytest.fixture(params=["stream"])
 def asked(request: pytest.FixtureRequest) -> tuple[Any, str, str]:
-    """An object, a method of PyFlink's that it has not, and the feature."""
+    """Provide an object, a method of PyFlink's that it has not, and the feature."""
     return {
         "stream": (stream(), "cache", "cached streams"),
     }[request.param]

@@ -62,7 +62,7 @@ class Driver:
                 self.reader.no_more_splits()
 
     def poll(self) -> tuple[str, list[Any]] | None:
-        """The split and its records; "" for no records; None at the end."""
+        """Return the split and its records; "" for no records; None at the end."""
         self.answer()
         chunk = self.reader.poll_chunk()
         self.answer()

@@ -112,7 +112,7 @@ def on_checkpoints(call: Call) -> Call:
 
 
 def on_rocksdb(call: Call, *, sets: bool = True) -> Call:
-    """The call on a back end, which the environment then uses."""
+    """Return the call on a back end, which the environment then uses."""
 
     def prepared(environment: StreamExecutionEnvironment) -> None:
         backend = EmbeddedRocksDBStateBackend()

@@ -14,7 +14,7 @@ HEAVY = {"aiohttp", "cryptography", "numpy", "pyarrow", "rich", "structlog", "ty
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The packages of others that a program with this statement has loaded."""
+    """Return the packages of others that a program with this statement has loaded."""
     program = (
         f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - "
         "set(sys.stdlib_module_names)))"

@@ -106,5 +106,5 @@ def handle(graph: ExecutionGraph, event: Event, now_ms: int, elapsed_ms: int | N
 
 
 def fixed_delay(attempts: int, delay_ms: int) -> RestartStrategy:
-    """A strategy that allows so many restarts, each after this delay."""
+    """Return a strategy that allows so many restarts, each after this delay."""
     return RestartStrategy(RestartSettings(RestartKind.FIXED_DELAY, attempts=attempts, delay_ms=delay_ms))

@@ -180,7 +180,7 @@ def test_timers_behind_key_by_are_not_in_the_task_of_the_source() -> None:
 
 
 def tasks_of_windows(key: Callable[[StreamExecutionEnvironment], KeyedStream], trigger: Any = None) -> list[str]:
-    """The names of the tasks of a program with windows of event time, on keyed streams of one subtask."""
+    """Return the names of the tasks of a program with windows of event time, on keyed streams of one subtask."""
     graphs: list[StreamGraph] = []
 
     def capture(graph: StreamGraph, *_: object) -> SubmittedJob:

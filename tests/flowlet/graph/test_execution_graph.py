@@ -56,7 +56,7 @@ def graph_after(*events: Event) -> ExecutionGraph:
 
 
 def graph_in(status: JobStatus) -> ExecutionGraph:
-    """A graph in the given status, its tasks RUNNING before, if there was a before."""
+    """Return a graph in the given status, its tasks RUNNING before, if there was a before."""
     running: list[Event] = [SlotsAllocated(PLACES), *(reported(attempt, ExecutionState.RUNNING) for attempt in PLACES)]
     ends: list[Event] = [reported(attempt, ExecutionState.CANCELED) for attempt in (B, C)]
     events: dict[JobStatus, list[Event]] = {

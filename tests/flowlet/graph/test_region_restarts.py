@@ -87,7 +87,7 @@ def running(attempts: int = 9) -> ExecutionGraph:
 
 
 def after(graph: ExecutionGraph, *events: Event) -> list[Effect]:
-    """The orders of the last event."""
+    """Return the orders of the last event."""
     effects: list[Effect] = []
     for event in events:
         effects = handle(graph, event, 200)

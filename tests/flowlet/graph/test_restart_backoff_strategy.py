@@ -43,7 +43,7 @@ def exponential(
 
 
 def delays(strategy: RestartStrategy, number: int, now_ms: int = 0) -> list[int | None]:
-    """The answers if each failure comes 1 ms after the restart."""
+    """Return the answers if each failure comes 1 ms after the restart."""
     found: list[int | None] = []
     for _ in range(number):
         found.append(strategy.decide(now_ms))

@@ -36,7 +36,7 @@ def in_rows(values: list[Any]) -> Chunk:
 
 
 def forms_of(values: list[Any]) -> list[Chunk]:
-    """Every representation in which such a column may arrive."""
+    """Return every representation in which such a column may arrive."""
     forms = [in_rows(values), in_columns(ListColumn(values)), in_columns(ConstantColumn(values[0], len(values)))]
     if type(values[0]) is int:
         return [*forms, in_columns(ArrayColumn(np.array(values))), in_columns(ArrowColumn(pa.array(values)))]

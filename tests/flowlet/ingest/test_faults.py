@@ -70,7 +70,7 @@ def in_time() -> Iterator[None]:
 
 
 def running_gate(cluster: GateCluster, name: str = "clicks", *, held: str | None = None, **options: Any) -> JobClient:
-    """A job that only reads a gate; ``held``: until the test says so it holds at its first record."""
+    """Start a job that only reads a gate; ``held``: it holds at its first record until the test says so."""
     env = cluster.environment()
     stream = env.from_remote_gate(name, allow_pickle="type_info" not in options, **options)
     (stream if held is None else stream.map(lambda record: hold(held, record))).map(lambda record: record).print()
@@ -424,7 +424,7 @@ class Bomb:
 
 
 def doubled(depth: int) -> tuple[Any, ...]:
-    """A tuple of 2 ** depth parts in a few bytes of pickle; ``hash`` looks at each of them."""
+    """Return a tuple of 2 ** depth parts in a few bytes of pickle; ``hash`` looks at each of them."""
     value: tuple[Any, ...] = ()
     for _ in range(depth):
         value = (value, value)
@@ -432,7 +432,7 @@ def doubled(depth: int) -> tuple[Any, ...]:
 
 
 def lying(gate: GateClient) -> GateClient:
-    """A producer with the gate's token that sends any objects."""
+    """Return a producer with the gate's token that sends any objects."""
     return GateClient(replace(gate.description, type_blob=program_pickle.dumps(Types.PICKLED_BYTE_ARRAY())))
 
 

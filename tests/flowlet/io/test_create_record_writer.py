@@ -427,7 +427,7 @@ class TestBroadcastBuffers:
 
 
 def value_of_size(num_bytes: int) -> bytes:
-    """A record whose chunk takes so many bytes."""
+    """Return a record whose chunk takes so many bytes."""
     return b"x" * (num_bytes - len(StreamElementSerializer().serialize(Chunk([b"x" * SEGMENT_BYTES]))) + SEGMENT_BYTES)
 
 

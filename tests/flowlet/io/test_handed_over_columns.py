@@ -85,7 +85,7 @@ class Local:
         self.partition.flush_all()
 
     def received(self, channel: int = 0) -> Iterator[tuple[Any, bool]]:
-        """The elements that arrived, and whether each was handed over."""
+        """Yield the elements that arrived, and whether each was handed over."""
         while (item := self.gates[channel].poll_next()) is not None:
             assert item.buffer is not None
             content = item.buffer.content

@@ -479,7 +479,7 @@ def test_marks_and_ends_of_data_are_reported_by_channel(network: LocalNetwork) -
 def late_rig(
     network: LocalNetwork, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS
 ) -> tuple[InputProcessor, ResultPartition]:
-    """A processor whose producer has ended its data, and may still send records."""
+    """Return a processor whose producer has ended its data, and may still send records."""
     rig = Rig(network, 1)
     processor = InputProcessor(rig.gates, rig.head, "sink (1/1)", takes_late_data=True, limits=limits)
     rig.end_data(0)

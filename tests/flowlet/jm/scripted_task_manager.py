@@ -47,7 +47,7 @@ def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = 
 
 
 def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> JobGraphMessage:
-    """A source, a keyed sink, and an edge that the client reads."""
+    """Return a job with a source, a keyed sink, and an edge that the client reads."""
     vertices = [vertex(SOURCE_ID, "source", sources), vertex(SINK_ID, "sink", sinks)]
     return JobGraphMessage(
         job_id, "word count", vertices, [edge(EDGE_ID, SOURCE_ID, SINK_ID), edge(COLLECT_ID, SINK_ID, None)]
@@ -102,7 +102,7 @@ class ScriptedTaskManager:
         await self.websocket.send(msgspec.msgpack.encode(message))
 
     async def expect(self, kind: type[_Message]) -> _Message:
-        """The next message, which must be of this kind."""
+        """Wait for the next message, which must be of this kind; return it."""
         message = _decoder.decode(await self.websocket.receive(PATIENCE_S))
         assert isinstance(message, kind), message
         return message
@@ -114,7 +114,7 @@ class ScriptedTaskManager:
         return (await self.expect(CancelTask)).attempt
 
     async def expect_close(self) -> str:
-        """The reason with which the JobManager closes the connection."""
+        """Wait for the end; return the reason with which the JobManager closes the connection."""
         with pytest.raises(SessionEndedError, match="it closed the connection: ") as caught:
             await self.websocket.receive(PATIENCE_S)
         return str(caught.value).partition(": ")[2]

@@ -58,7 +58,7 @@ def shown(
     metrics: Mapping[bytes, TaskMetrics] = {},
     locations: Mapping[bytes, RegisterTaskManager] = {},
 ) -> JobMaster:
-    """A job of which this is known."""
+    """Return a job of which this is known."""
     master = JobMaster(job, Recorder(), lambda: 0)
     master.graph = graph
     master.metrics |= metrics

@@ -144,7 +144,7 @@ async def test_a_failing_job_that_ends_within_the_grace_is_reported_as_ended(mas
 
 
 async def told(recorder: Recorder) -> tuple[bytes, int]:
-    """The next announcement."""
+    """Wait for the next announcement; return it."""
     recorder.was_told.clear()
     async with asyncio.timeout(PATIENCE_S):
         await recorder.was_told.wait()

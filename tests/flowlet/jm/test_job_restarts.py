@@ -282,7 +282,7 @@ CHECKPOINT_INTERVAL_S = 1.0
 
 @pytest.fixture
 def discarded(monkeypatch: pytest.MonkeyPatch) -> queue.Queue[int]:
-    """The checkpoints that are removed; manifests go nowhere: what lies on disks is not looked at here."""
+    """Provide the checkpoints that are removed; manifests go nowhere: files on disks are not looked at here."""
     found: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(CheckpointStorage, "write_manifest", lambda _storage, _manifest: None)
     monkeypatch.setattr(CheckpointStorage, "discard", lambda _storage, checkpoint_id: found.put(checkpoint_id))

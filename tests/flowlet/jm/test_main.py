@@ -23,7 +23,7 @@ READY = re.compile(r"JobManager listening on http://127\.0\.0\.1:(\d+)\n")
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A JobManager on a free port, not ready yet."""
+    """Provide a JobManager on a free port, not ready yet."""
     command = [
         sys.executable,
         "-m",
@@ -43,7 +43,7 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_until_ready(process: subprocess.Popen[str]) -> int:
-    """The port."""
+    """Wait until the process is ready; return its port."""
     assert process.stdout is not None
     line = process.stdout.readline()
     match = READY.fullmatch(line)

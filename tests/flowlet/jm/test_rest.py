@@ -49,7 +49,7 @@ async def submit(client: RpcClient, job: object = None) -> RpcResponse:
 
 
 async def result(client: RpcClient, job_id: str = JOB_ID) -> Any:
-    """The job's document once it has ended."""
+    """Wait for the end of the job; return its document."""
     answer = await client.request("GET", f"/jobs/{job_id}/execution-result?timeout_ms=10000")
     assert answer.status == 200
     return parsed(answer)
@@ -60,7 +60,7 @@ async def deployed(task_manager: ScriptedTaskManager, number: int) -> list[TaskD
 
 
 async def started(client: RpcClient, task_manager: ScriptedTaskManager, job_id: str = JOB_ID) -> list[bytes]:
-    """The attempts of source and sink of a job that runs on one TaskManager."""
+    """Return the attempts of source and sink of a job that runs on one TaskManager."""
     assert (await submit(client, word_count(job_id))).status == 202
     attempts = [task.attempt for task in await deployed(task_manager, 2)]
     for attempt in attempts:

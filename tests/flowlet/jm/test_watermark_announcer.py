@@ -33,7 +33,7 @@ class Call:
 
 
 def aligned_job(*sources: tuple[str, str, int, int]) -> JobGraphMessage:
-    """A job whose sources have these ids, groups, drifts and intervals, and a sink without a group."""
+    """Return a job whose sources have these ids, groups, drifts and intervals, and a sink without a group."""
     source, sink = word_count(sources=2).vertices
     vertices = [
         msgspec.structs.replace(

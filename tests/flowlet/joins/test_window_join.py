@@ -44,7 +44,7 @@ def groups(first: list[Record], second: list[Record]) -> Iterable[Any]:
 
 
 def window_step(assigner: WindowAssigner[Any, Any], *, is_join: bool) -> StreamNode:
-    """The operator of a program with a join or a co-group, which is not run."""
+    """Return the operator of a program with a join or a co-group, which is not run."""
     graphs: list[StreamGraph] = []
 
     def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:

@@ -81,7 +81,7 @@ def can_be_an_element(key: Any) -> bool:
 
 
 def _name(value: object) -> str:
-    """The same in every process: without addresses, and sets without their order."""
+    """Return a text that is equal in every process: without addresses, and sets without their order."""
     text = repr(value)
     return type(value).__name__ if " at 0x" in text or "frozenset" in text else text[:60]
 

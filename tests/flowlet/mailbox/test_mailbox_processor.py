@@ -81,7 +81,7 @@ def run_under_lock() -> RunAction:
 
 @pytest.fixture(params=["immediate", "synchronized"])
 def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
-    """Every test runs with and without a lock around the mails."""
+    """Provide a loop, with and without a lock around the mails."""
     made = Loop(run_directly if request.param == "immediate" else run_under_lock())
     yield made
     made.mailbox.check_invariants()

@@ -104,7 +104,7 @@ class Harness:
         self.operator.open()
 
     def snapshot(self) -> Any:
-        """The keyed state, as a checkpoint has it."""
+        """Return the keyed state, as a checkpoint has it."""
         finish = self.keyed_state.snapshot()
         return None if finish is None else finish()
 

@@ -28,7 +28,7 @@ def requests_to(
 
 
 def enumerator_of(source: Source) -> SplitEnumerator:
-    """The enumerator that the JobManager makes of a source with splits."""
+    """Return the enumerator that the JobManager makes of a source with splits."""
     split_set = split_set_of(source)
     assert split_set is not None
     return enumerator_for(split_set)

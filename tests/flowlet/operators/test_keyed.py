@@ -41,7 +41,7 @@ def parity(record: Any) -> Any:
 def reference(
     values: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any]
 ) -> tuple[list[Any], list[Any]]:
-    """All running results, and the last ones in the order of the keys' first records."""
+    """Return all running results, and the last ones in the order of the keys' first records."""
     state: dict[Any, Any] = {}
     running = []
     for record in values:

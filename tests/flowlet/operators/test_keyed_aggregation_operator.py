@@ -76,7 +76,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def coded(columns: Columns, table: NameTable) -> Columns:
-    """The same records with dictionary codes as keys, as they come from a channel."""
+    """Return the records with dictionary codes as keys, as they come from a channel."""
     names = columns.fields[0].to_list()
     if set(map(type, names)) != {str}:
         return columns

@@ -360,7 +360,7 @@ def test_columns_without_timestamps_tell_nothing() -> None:
 
 
 def in_a_chain(strategy: WatermarkStrategy) -> tuple[OperatorChain, RecordingOutput]:
-    """The operator between two maps."""
+    """Return the operator between two maps."""
     output, clock = RecordingOutput(), TestProcessingTimeService()
     operators = [
         MapOperator(lambda value: value),

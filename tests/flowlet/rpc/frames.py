@@ -7,5 +7,5 @@ from flowlet.rpc.signed_websocket import SignedWebSocket
 
 
 def frames_of(websocket: SignedWebSocket) -> web.WebSocketResponse | aiohttp.ClientWebSocketResponse:
-    """The WebSocket that carries the signed messages."""
+    """Return the WebSocket that carries the signed messages."""
     return websocket.websocket

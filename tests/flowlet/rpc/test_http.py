@@ -377,7 +377,7 @@ class TestClocks:
 
 @asynccontextmanager
 async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
-    """The port of a server that knows no secret."""
+    """Yield the port of a server that knows no secret."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)

@@ -38,7 +38,7 @@ def end(wire: Wire, *, send_key: bytes = KEY, receive_key: bytes = KEY) -> Signe
 
 
 async def sent(*contents: bytes, key: bytes = KEY) -> Wire:
-    """A wire on which these messages lie."""
+    """Return a wire on which these messages lie."""
     wire = Wire()
     sender = end(wire, send_key=key)
     for content in contents:

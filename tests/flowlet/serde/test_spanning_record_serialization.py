@@ -64,7 +64,9 @@ class Pipe:
             builder.close()
 
     def _new_builder(self, *, start: int) -> BufferBuilder:
-        """The first buffer of a channel may begin anywhere: with what does not belong to us."""
+        """Return a builder for the next buffer; the first one of a channel may begin anywhere, with bytes that do not
+        belong to us.
+        """
         self._skipped = start
         builder = BufferBuilder(MemorySegment(memoryview(bytearray(self._segment_bytes))), _NoPool())
         builder.append_and_commit(bytes(start))

@@ -79,7 +79,7 @@ async def settle() -> None:
 
 
 async def full_keeper(parts: InMemoryParts, threads: HeldThreads, max_bytes: int) -> FileKeeper:
-    """A keeper that has read its directory."""
+    """Return a keeper that has read its directory."""
     keeper = FileKeeper(parts, threads.run, list, max_bytes)
     asked = asyncio.ensure_future(keeper.missing([]))
     await settle()

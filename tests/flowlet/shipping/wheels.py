@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def make_wheel(folder: Path, name: str, version: str, modules: dict[str, str], needs: str = "") -> Path:
-    """A wheel with these modules, by file name; ``needs``: another package."""
+    """Return a wheel with these modules, by file name; ``needs``: another package."""
     folder.mkdir(parents=True, exist_ok=True)
     information = f"{name}-{version}.dist-info"
     requires = f"Requires-Dist: {needs}\n" if needs else ""

@@ -30,7 +30,7 @@ def opened(
     place: SubtaskPlace | None = None,
     after_finish: bool = False,
 ) -> OneInputOperatorHarness:
-    """A harness of the sink, which goes on from a snapshot."""
+    """Return a harness of the sink, which goes on from a snapshot."""
     if place is None:
         place = SubtaskPlace(attempt=attempt, restored_checkpoint_id=None if snapshot is None else 1)
     operator = SinkOperator(LedgerSink("x"))

@@ -42,7 +42,7 @@ def listed_codes(values: list[object]) -> list[bytes]:
 
 
 def column_codes(*columns: Column) -> CodeArray:
-    """The codes of the keys of one run."""
+    """Return the codes of the keys of one run."""
     integers = [integer_codes(column) for column in columns]
     if all(each is not None for each in integers):
         return np.concatenate([each for each in integers if each is not None])

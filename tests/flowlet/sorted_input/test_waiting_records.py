@@ -36,7 +36,7 @@ class Color(enum.StrEnum):
 
 
 def chunk_of(kind: str, keys: list[str], first: int, stamps: np.ndarray[Any, Any] | None) -> tuple[Chunk, Column]:
-    """A chunk of pairs of key and number as the reader of a channel gets it, and its keys."""
+    """Return a chunk of pairs of key and number as the reader of a channel gets it, and its keys."""
     column: Column
     match kind:
         case "coded":

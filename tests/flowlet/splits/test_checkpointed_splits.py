@@ -182,7 +182,7 @@ def step(run: Run, choice: Random) -> None:
 
 
 def everything(source: Any, seed: int, num_steps: int) -> list[Any]:
-    """All records, after so many steps."""
+    """Return all records, after so many steps."""
     choice = Random(seed)
     run = Run(source, choice)
     for _ in range(num_steps):

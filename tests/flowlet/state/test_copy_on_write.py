@@ -156,7 +156,7 @@ def begin(task: Task) -> Callable[[], KeyedStateSnapshot]:
 
 @contextmanager
 def short_steps(num_keys: int) -> Iterator[None]:
-    """The pool looks at so many keys at a time."""
+    """Let the pool look at so many keys at a time."""
     before = table_copy.STEP
     table_copy.STEP = num_keys  # type: ignore[misc]  # for the test it is not final
     try:

@@ -39,7 +39,7 @@ def manifest_of(
 
 
 def completed(root: Path, checkpoint_id: int = 7) -> tuple[CheckpointStorage, StateHandle]:
-    """A storage with one complete checkpoint, and the handle of its one large state."""
+    """Return a storage with one complete checkpoint, and the handle of its one large state."""
     storage = storage_in(root)
     handle = storage.write_state(checkpoint_id, "state-a", LARGE)
     storage.write_manifest(manifest_of(checkpoint_id, handle))

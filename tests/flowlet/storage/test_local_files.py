@@ -172,7 +172,7 @@ def test_too_many_open_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[Path]:
-    """A directory that the user ``NOBODY``, or this user if it is not root, reaches and must not write to."""
+    """Provide a directory that the user ``NOBODY``, or this user if it is not root, reaches and must not write to."""
     root = tmp_path / "foreign"
     for path in (root, *root.parents[:3]):
         path.mkdir(exist_ok=True)

@@ -77,13 +77,13 @@ class Rig:
             self.pool.pop(0)()
 
     def read(self) -> list[object]:
-        """The records that came out; a barrier stops the view, as it would stop a channel."""
+        """Return the records that came out; a barrier stops the view, as it would stop a channel."""
         values = self.reader.read_values()
         self.reader.view.resume_consumption()
         return values + self.reader.read_values()
 
     def stored(self, checkpoint_id: int) -> Mapping[str, OperatorState]:
-        """The states of the operators, as a storage gives them back."""
+        """Return the states of the operators, as a storage gives them back."""
         return decode_state(encode_state(self.store.state_of(checkpoint_id, VERTEX, 0))).operators
 
     def state_of(self, checkpoint_id: int) -> object:

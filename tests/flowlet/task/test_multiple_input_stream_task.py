@@ -17,7 +17,7 @@ from tests.flowlet.task.local_tasks import Noting, Tasks, chain, run, send, sour
 def fed_task(
     network: LocalNetwork, operator: Noting, gate_inputs: list[int], *, outputs: Any = ()
 ) -> tuple[StreamTask, list[ResultPartition]]:
-    """A task with one gate of one channel per entry."""
+    """Return a task with one gate of one channel per entry."""
     producers = [network.partition(owner=f"producer {number}") for number in range(len(gate_inputs))]
     environment = network.environment("joint", gates=[network.gate(each) for each in producers], outputs=outputs)
     environment.gate_inputs = gate_inputs

@@ -53,7 +53,7 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
 def batch_task(
     network: LocalNetwork, operator: StreamOperator, clock: Clock, selector: Callable[[Any], Any]
 ) -> GateFedStreamTask:
-    """A task whose input has ended: 600 records of three keys, each with a window of its own."""
+    """Return a task whose input has ended: 600 records of three keys, each with a window of its own."""
     upstream = network.partition(max_buffers=60)
     operator.sorted_inputs = (selector,)
     environment = network.environment("batch", gates=[network.gate(upstream)])

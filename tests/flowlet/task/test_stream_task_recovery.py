@@ -24,7 +24,7 @@ def stream(gate: int, *elements: StreamElement) -> RecoveredStream:
 def recovering(
     network: LocalNetwork, head: StreamOperator, producers: list[ResultPartition], *streams: RecoveredStream
 ) -> StreamTask:
-    """A task with one gate per producer, each for an input of its own if the head has several."""
+    """Return a task with one gate per producer, each for an input of its own if the head has several."""
     environment = network.environment("counter", gates=[network.gate(each) for each in producers])
     if isinstance(head, Noting):
         environment.gate_inputs = [1, 2]

@@ -44,7 +44,7 @@ class Rig:
         self.writer.collect(Chunk(list(values)))
 
     def values(self) -> list[list[object]]:
-        """All that arrived at each channel so far."""
+        """Return all that arrived at each channel so far."""
         self.writer.flush_pending()
         self.partition.flush_all()
         return [reader.read_values() for reader in self.readers]
@@ -63,7 +63,7 @@ def channel_of(key: object, num_channels: int, max_parallelism: int = 128) -> in
 
 
 def by_channel(values: list[Any], num_channels: int, key: Callable[[Any], Any] = identity) -> list[list[Any]]:
-    """The reference: one record at a time."""
+    """Return the records by channel, taken one at a time, for reference."""
     channels: list[list[Any]] = [[] for _ in range(num_channels)]
     for value in values:
         channels[channel_of(key(value), num_channels)].append(value)

@@ -414,7 +414,7 @@ class Pauses:
 
 
 def pauses_until_given_up(late: dict[int, float]) -> list[float]:
-    """The pauses of a TaskManager that looks for its JobManager for 20 s."""
+    """Return the pauses of a TaskManager that looks for its JobManager for 20 s."""
     pauses = Pauses(late)
     connection = JobManagerConnection(
         cast(RpcClient, Unreachable()),

@@ -39,7 +39,7 @@ def user_error() -> UserFunctionError:
 
 
 def engine_function(called: Callable[[], object]) -> Callable[[], object]:
-    """A function whose code seems to be in a file of ours, and which calls ``called``."""
+    """Return a function whose code seems to be in a file of ours, and which calls ``called``."""
     namespace: dict[str, Any] = {"called": called}
     exec(compile("def engine_calls():\n    called()\n", str(sys.modules["flowlet.errors"].__file__), "exec"), namespace)
     function: Callable[[], object] = namespace["engine_calls"]

@@ -114,7 +114,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest_asyncio.fixture
 async def listener(server: Server) -> AsyncIterator[Listener]:
-    """A connection that runs for as long as the test does."""
+    """Provide a connection that runs for as long as the test does."""
     listener = Listener()
     registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
     async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:

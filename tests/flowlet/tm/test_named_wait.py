@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE_S, spin_until
 
 
 def name_while(wait: Callable[[], object], end: Callable[[], object]) -> str:
-    """The end of the report of a thread that stands in ``wait``, which ``end`` ends."""
+    """Return the end of the report of a thread that stands in ``wait``, which ``end`` ends."""
     thread = threading.Thread(target=wait)
     thread.start()
 

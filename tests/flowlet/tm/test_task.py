@@ -317,7 +317,7 @@ async def test_metrics_are_zero_before_there_is_anything_to_count(harness: Harne
 
 
 async def fail_the_producer_of(harness: Harness, cancellation: CancellationConfig) -> Task:
-    """A consumer that runs, and whose producer has just failed."""
+    """Return a consumer that runs, and whose producer has just failed."""
     partition = harness.network.create_result_partition(
         "producer", ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(PRODUCER)), 1
     )

@@ -424,7 +424,7 @@ async def test_a_snapshot_that_fails_fails_the_task_and_the_checkpoint(
 
 
 def kept(rig: Rig, state: SubtaskState) -> StateHandle:
-    """A state of an earlier attempt."""
+    """Return a state of an earlier attempt."""
     rig.storage.states["chk-3/old"] = content = encode_state(state)
     return StateHandle(len(content), b"", "chk-3/old")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def programs(package: str) -> list[tuple[str, Any, list[Any]]]:
-    """A name, a declared type (None: none) and the records of each printed stream."""
+    """Return a name, a declared type (None: none) and the records of each printed stream."""
     common = importlib.import_module(f"{package}.common")
     types, row, kind = common.Types, common.Row, common.RowKind
     instant = importlib.import_module(f"{package}.common.time").Instant

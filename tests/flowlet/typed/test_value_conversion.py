@@ -207,7 +207,7 @@ VALUES = {
 
 @st.composite
 def typed_values(draw: st.DrawFn, depth: int = 2) -> tuple[TypeInformation, Any]:
-    """A type and a value of it."""
+    """Draw a type and a value of it."""
     kind = draw(st.sampled_from(["plain", "tuple", "row", "list", "map"] if depth else ["plain"]))
     if kind == "plain":
         plain = draw(st.sampled_from(list(VALUES)))

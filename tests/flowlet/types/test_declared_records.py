@@ -287,7 +287,7 @@ def test_arrow_arrays_become_values_of_the_declared_type(
 
 
 def batch(*arrays: pa.Array, flags: int = 0) -> bytes:
-    """A column with an Arrow message of these arrays."""
+    """Return a column with an Arrow message of these arrays."""
     message = pa.RecordBatch.from_arrays(list(arrays), [""] * len(arrays)).serialize()
     return form.framed(form.Kind.BATCH, bytes((flags,)), message)
 
@@ -303,13 +303,13 @@ def compressed(array: pa.Array) -> bytes:
 
 
 def ends_at(end: int) -> bytes:
-    """A list of two numbers whose end is another one."""
+    """Return a list of two numbers whose end is another one."""
     data = batch(pa.array([[1, 2]], pa.list_(pa.int64())))
     return data.replace(struct.pack("<2i", 0, 2), struct.pack("<2i", 0, end))
 
 
 def of_length(length: int) -> bytes:
-    """A list of two numbers that says that they are so many."""
+    """Return a list of two numbers that says that they are so many."""
     data = batch(pa.array([[1, 2]], pa.list_(pa.int64())))
     return data.replace(struct.pack("<2q", 2, 0), struct.pack("<2q", length, 0))
 
@@ -322,7 +322,7 @@ def doubled(depth: int) -> tuple[Any, ...]:
 
 
 def entries(pairs: list[tuple[Any, Any]], key_type: pa.DataType) -> pa.Array:
-    """A map as it is sent."""
+    """Return a map as it is sent."""
     return pa.array(
         [[{"key": key, "value": value} for key, value in pairs]],
         pa.list_(pa.struct([("key", key_type), ("value", pa.int64())])),
@@ -474,7 +474,7 @@ def test_records_that_expand_too_far_are_sent_in_parts() -> None:
 
 
 def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    """The bytes of an element with some changed, cut out, doubled or taken from elsewhere; its length is right."""
+    """Return the bytes of an element with some changed, cut out, doubled or moved; its length is right."""
     body = bytearray(data[LENGTH.size :])
     for _ in range(rng.randint(1, 4)):
         start = rng.randrange(CHUNK_HEADER.size - 4, len(body)) if body else 0

@@ -40,5 +40,5 @@ def opened(spec: WindowSpec) -> OneInputOperatorHarness:
 
 
 def entries_of(harness: OneInputOperatorHarness, name: str) -> list[Any]:
-    """The keys that have an entry of a state."""
+    """Return the keys that have an entry of a state."""
     return harness.environment.keyed_state.keys_of(name)

@@ -72,7 +72,7 @@ _PASSED = (types.ModuleType, type, types.CodeType, types.FrameType, str, bytes, 
 
 
 def num_entries(*roots: object) -> dict[str, int]:
-    """The number of elements in all containers behind the objects, by the type of their owner."""
+    """Return the number of elements in all containers behind the objects, by the type of their owner."""
     seen: set[int] = set()
     waiting: deque[tuple[object, str]] = deque((root, type(root).__name__) for root in roots)
     found: dict[str, int] = {}
@@ -263,7 +263,7 @@ def end_keys(harness: OperatorHarness, time: int) -> None:
 
 
 def num_kept(harness: OperatorHarness) -> int:
-    """The number of values of keys in a snapshot: what RocksDB has, too, which no object refers to."""
+    """Return the number of values of keys in a snapshot, in RocksDB, too, to which no object refers."""
     harness.operator.prepare_snapshot_pre_barrier(1)
     harness.operator.snapshot_functions(1, harness.processing_time)
     snapshot = harness.environment.keyed_state.snapshot()

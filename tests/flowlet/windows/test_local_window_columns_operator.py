@@ -35,7 +35,7 @@ def aggregation_of(key: str | None = "k", lateness_ms: int = 0) -> WindowedAggre
 
 
 def pair_of(aggregation: WindowedAggregation) -> tuple[Harness, Harness]:
-    """The two steps."""
+    """Return the harnesses of both steps."""
     layout = PartsLayout(aggregation, SCHEMA)
     return Harness(LocalWindowColumnsOperator(aggregation, SCHEMA, layout)), Harness(
         WindowColumnsOperator(aggregation, layout.schema, layout=layout)

@@ -365,7 +365,7 @@ def test_snapshots_hold_what_is_kept_outside_of_the_state() -> None:
 
 
 def restarted(spec: WindowSpec, before: OneInputOperatorHarness) -> OneInputOperatorHarness:
-    """A harness with the state of another one, which ends."""
+    """Return a harness with the state of another one, which ends."""
     snapshot = before.snapshot()
     before.close()
     after = OneInputOperatorHarness(WindowOperator(spec, first))

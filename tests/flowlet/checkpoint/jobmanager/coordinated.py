@@ -162,7 +162,7 @@ class Coordinated:
         return [*self.acknowledge(checkpoint_id), *self.write(checkpoint_id)]
 
     def document(self) -> Any:
-        """The document for people, if no checkpoint is kept."""
+        """Return the document for people, if no checkpoint is kept."""
         topology = CheckpointTopology(self.job)
         return self.coordinator.document(CompletedCheckpoints(SETTINGS, topology))
 

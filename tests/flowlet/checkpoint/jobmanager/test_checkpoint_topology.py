@@ -7,7 +7,7 @@ from tests.flowlet.checkpoint.jobmanager.coordinated import attempts_of, job_of,
 
 
 def frontier(job: JobGraphMessage, *finished: str) -> str:
-    """The frontier of the subtasks that are not ``finished``."""
+    """Return the frontier of the subtasks that are not ``finished``."""
     gone = {Subtask(vertex_id(name[0]), int(name[1:])) for name in finished}
     topology = CheckpointTopology(job)
     return " ".join(

@@ -72,7 +72,7 @@ def former(vertices: list[VertexEntry], entries: list[SubtaskEntry], new: JobGra
 
 
 def taken_by(new: JobGraphMessage, written: CheckpointManifest) -> FormerCheckpoint:
-    """The checkpoint as a job takes it over."""
+    """Return the checkpoint as a job takes it over."""
     ignores, place = new.settings.ignores_unclaimed_state, CheckpointPlace("/dir", FORMER_JOB, 5)
     return FormerCheckpoint(place, written, CheckpointTopology(new), ignores_unclaimed_state=ignores)
 
@@ -236,7 +236,7 @@ def test_a_checkpoint_without_operators_is_refused() -> None:
 
 
 def linked(*edges: tuple[str, str, int], chains: tuple[str, ...]) -> JobGraphMessage:
-    """A job with edges: from, to, and the index of the operator in the first one's chain."""
+    """Return a job with edges: from, to, and the index of the operator in the first one's chain."""
     message = job(*chains, parallelism=1)
     made = [
         EdgeMessage(f"{n:032x}", op(a), index, op(b), False, "HASH", b"", 100) for n, (a, b, index) in enumerate(edges)

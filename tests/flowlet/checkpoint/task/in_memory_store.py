@@ -64,11 +64,11 @@ class InMemoryCheckpointStore:
         return f"<InMemoryCheckpointStore of {sorted(self._acknowledged)}>"
 
     def responder_of(self, vertex_id: str, subtask: int) -> MeasuringResponder:
-        """The responder of one subtask."""
+        """Return the responder of one subtask."""
         return MeasuringResponder(_SubtaskResponder(self, (vertex_id, subtask)))
 
     def acknowledgement(self, checkpoint_id: int, vertex_id: str, subtask: int) -> Acknowledgement | None:
-        """A subtask's acknowledgement, or None."""
+        """Return a subtask's acknowledgement, or None."""
         with self._lock:
             return self._acknowledged.get(checkpoint_id, {}).get((vertex_id, subtask))
 
@@ -78,7 +78,7 @@ class InMemoryCheckpointStore:
             return dict(self._declined.get(checkpoint_id, {}))
 
     def state_of(self, checkpoint_id: int, vertex_id: str, subtask: int) -> SubtaskState:
-        """The state that a subtask restores.  Raises KeyError: it did not acknowledge that checkpoint."""
+        """Return the state that a subtask restores. Raises KeyError: it did not acknowledge that checkpoint."""
         found = self.acknowledgement(checkpoint_id, vertex_id, subtask)
         if found is None:
             raise KeyError(f"checkpoint {checkpoint_id} holds nothing of subtask {subtask} of {vertex_id}")

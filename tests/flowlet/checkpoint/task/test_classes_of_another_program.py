@@ -188,7 +188,7 @@ def restored(content: bytes) -> Any:
 
 
 def moved(monkeypatch: pytest.MonkeyPatch, encoded: Form, before: str, value: str, now: str) -> tuple[Any, Program]:
-    """A value of one program in another one."""
+    """Return a value of one program in another one."""
     former = Program(monkeypatch, before)
     content = encoded(former.value(value))
     former.end()

@@ -43,7 +43,7 @@ class Noting(StreamOperator):
 
 
 def member(operator: StreamOperator, **services: Any) -> StreamOperator:
-    """An operator of a chain, whose id is its name."""
+    """Return an operator of a chain, whose id is its name."""
     operator.ctx = OperatorContext("task", 0, 1, 128, operator.name, operator_id=operator.name.encode(), **services)
     return operator
 

@@ -291,8 +291,8 @@ def own(state: SubtaskState, operator_id: bytes) -> Any:
 
 
 def in_flight(store: InMemoryCheckpointStore, checkpoint_id: int, producer: str, consumer: str) -> list[Any]:
-    """The records on an edge, channel by channel: first those of the consumer's snapshot, then
-    those of the producer's.
+    """Return the records on an edge, channel by channel: first those of the consumer's snapshot, then those of the
+    producer's.
     """
     records: list[Any] = []
     for source in range(PARALLELISM):

@@ -92,7 +92,7 @@ def state_of(keys: set[Any], elements: Sequence[int] = ()) -> OperatorState:
 
 
 def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any]]:
-    """The keys of keyed state and of timers."""
+    """Return the keys of keyed state and of timers."""
     if state is None:
         return Counter(), Counter()
     keyed_state = joined(state).keyed

@@ -128,7 +128,7 @@ def test_generated_code_of_a_module_is_not_the_users(
 
 
 def engine_function(body: str, **names: Any) -> Any:
-    """A function whose code seems to be in a file of ours."""
+    """Return a function whose code seems to be in a file of ours."""
     namespace = dict(names)
     exec(compile(f"def inside():\n    {body}\n", user_frames.__file__, "exec"), namespace)
     return namespace["inside"]
@@ -139,7 +139,7 @@ def users_call(inside: Any) -> None:
 
 
 def shown(error: BaseException, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that an uncaught error leaves on the terminal."""
+    """Return the lines that an uncaught error leaves on the terminal."""
     install_exception_hook()
     sys.excepthook(type(error), error, error.__traceback__)
     return capsys.readouterr().err.splitlines()

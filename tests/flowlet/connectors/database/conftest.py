@@ -21,7 +21,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer | None]:
 
 @pytest.fixture
 def database(server: PostgresServer | None, tmp_path: Path) -> Database:
-    """A database without tables."""
+    """Provide a database without tables."""
     return SqliteFile(tmp_path) if server is None else EmptyPostgres(server)
 
 

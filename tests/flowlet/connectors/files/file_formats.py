@@ -40,7 +40,7 @@ class Format:
         return [(each,) if self.of_tuples else each for each in numbers]
 
     def visible(self, folder: Path) -> list[int]:
-        """All numbers in files that readers see."""
+        """Return all numbers in files that readers see."""
         files = [each for each in sorted(folder.rglob("*")) if each.is_file() and not each.name.startswith(".")]
         return [number for file in files for number in self.numbers_of(file)]
 

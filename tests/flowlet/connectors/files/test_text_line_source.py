@@ -45,7 +45,7 @@ def lines_of(reader: SourceReader) -> list[str]:
 
 
 def alone(source: AssignedSource[TextLineReader]) -> TextLineReader:
-    """The only reader of a source, served by its enumerator."""
+    """Return the only reader of a source, served by its enumerator."""
     enumerator, reader = enumerator_of(source), source.create_reader(0, 1)
     enumerator.discover(num_readers=1)
     reader.start(requests_to(enumerator, reader))
@@ -53,7 +53,7 @@ def alone(source: AssignedSource[TextLineReader]) -> TextLineReader:
 
 
 def reader_of(*splits: FileSplit, charset: str = "UTF-8", **limits: int) -> TextLineReader:
-    """A reader that gets these splits and no more."""
+    """Return a reader that gets these splits and no more."""
     reader = TextLineReader(charset, **limits)
     reader.start(lambda: None)
     reader.add_splits(splits, 0)
@@ -62,7 +62,7 @@ def reader_of(*splits: FileSplit, charset: str = "UTF-8", **limits: int) -> Text
 
 
 def read(path: Path, charset: str = "UTF-8", *, split_bytes: int, block_bytes: int) -> list[str]:
-    """All splits, each read on its own, in their order."""
+    """Return all splits, each read on its own, in their order."""
     lines = []
     for split in all_splits([str(path)], charset, split_bytes):
         lines += lines_of(reader_of(split, charset=charset, block_bytes=block_bytes))

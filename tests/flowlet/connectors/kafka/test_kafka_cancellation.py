@@ -78,7 +78,7 @@ def cancelled_after(producer: SilentProducer, num_slices: int) -> Callable[[], N
 
 
 def silent(monkeypatch: pytest.MonkeyPatch, room: int) -> SilentProducer:
-    """The producer that the product makes, and consumers that know nothing."""
+    """Return the producer that the product makes, and consumers that know nothing."""
     producer = SilentProducer(room=room)
     monkeypatch.setattr(kafka, "Producer", lambda _: producer)
     monkeypatch.setattr(kafka, "Consumer", SilentConsumer)

@@ -28,7 +28,7 @@ def started(
     enumerator: SplitEnumerator | None = None,
     positions: Sequence[NumberPosition] = (),
 ) -> list[NumberReader]:
-    """The readers, one after the other; their questions are answered at once."""
+    """Return the readers, one after the other; their questions are answered at once."""
     if enumerator is None:
         enumerator = enumerator_of(source)
         enumerator.discover(num_readers)

@@ -96,8 +96,8 @@ EXAMPLES: Final[dict[str, Any]] = {
 
 
 def described(value: Any, type_info: TypeInformation) -> Any:
-    """The value by the names of its fields; floats by their text, in which NaN is equal to itself,
-    and -0.0 is not 0.0.
+    """Return the value by the names of its fields; floats by their text, in which NaN is equal to itself, and -0.0 is
+    not 0.0.
     """
     match type_info:
         case _ if value is None:

@@ -77,7 +77,7 @@ class NotStartedError(FlowletError):
 
 
 def built(change: Callable[[IntervalJoin], IntervalJoined]) -> dict[str, Any]:
-    """The arguments of the join in the graph of a program, which is not run."""
+    """Return the arguments of the join in the graph of a program, which is not run."""
     graphs = []
 
     def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:

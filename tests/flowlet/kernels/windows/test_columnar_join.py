@@ -40,7 +40,7 @@ def inputs_of(side: int, rows: list[Given]) -> ColumnInputs:
 def joined_by_hand(
     windows: AlignedWindows, kind: str, sides: tuple[list[Given], list[Given]], low: int, high: int
 ) -> Counter[Any]:
-    """The rows of the windows whose last timestamp is above ``low`` and up to ``high``."""
+    """Return the rows of the windows whose last timestamp is above ``low`` and up to ``high``."""
     cells: dict[Any, tuple[list[int], list[int]]] = {}
     for side, rows in enumerate(sides):
         for key, timestamp, number in rows:

@@ -135,7 +135,7 @@ def plain(found: tuple[dict[str, Any], int, int]) -> tuple[dict[str, Any], int, 
 
 
 def rescaled(subtasks: list[Subtask], parallelism: int) -> list[Subtask]:
-    """The same state in another number of subtasks; the loops by hand follow."""
+    """Return the state in another number of subtasks; the loops by hand follow."""
     first = subtasks[0]
     shares = [groups_of(subtask, len(subtasks)) for subtask in range(len(subtasks))]
     blocks = [

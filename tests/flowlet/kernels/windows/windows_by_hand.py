@@ -30,7 +30,7 @@ class KeyState:
 
 
 def windows_of(shape: AlignedWindows, timestamp: int) -> list[Window]:
-    """All windows that hold a timestamp."""
+    """Return all windows that hold a timestamp."""
     last = timestamp - (timestamp - shape.offset) % shape.slide
     return [(start, start + shape.size) for start in range(last, timestamp - shape.size, -shape.slide)]
 
@@ -51,7 +51,7 @@ class WindowsByHand:
         return max(self.watermark, self.floors.get(self.group_of(key), MIN_TIMESTAMP))
 
     def add(self, rows: list[InputRow]) -> tuple[list[InputRow], list[tuple[Any, Window, list[InputRow]]]]:
-        """The rows that are too late, and the windows that must be emitted again."""
+        """Return the rows that are too late, and the windows that must be emitted again."""
         if isinstance(self.shape, SessionWindows):
             late = self._add_to_sessions(rows, self.shape.gap)
         else:
@@ -59,7 +59,7 @@ class WindowsByHand:
         return late, self._take(lambda key, window: window[1] - 1 <= self.emitted(key))
 
     def fire(self, watermark: int) -> list[tuple[Any, Window, list[InputRow]]]:
-        """The windows that end by then."""
+        """Return the windows that end by then."""
         if watermark <= self.watermark:
             return []
         due = self._take(lambda key, window: window[1] - 1 <= watermark)
@@ -122,7 +122,7 @@ def merged_sessions(pieces: list[tuple[Window, list[InputRow], bool]]) -> list[t
 
 
 def aggregated(rows: list[InputRow], arrival: dict[int, int]) -> dict[str, Any]:
-    """The results of a window; ``arrival``: by ``id`` of a row, when it came."""
+    """Return the results of a window; ``arrival``: by ``id`` of a row, when it came."""
     numbers = [row.number for row in rows if row.number is not None]
     decimals = [row.decimal for row in rows if row.decimal is not None]
     texts = [row.text for row in rows if row.text is not None]

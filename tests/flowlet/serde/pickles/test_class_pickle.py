@@ -17,7 +17,7 @@ from flowlet.serde.pickles.class_pickle import classes_stay, is_importable, is_r
 
 
 def made_again(text: str, name: str) -> Any:
-    """A class of a main module, as a process makes it that has never had it."""
+    """Return a class of a main module, as a process makes it that has never had it."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(text, names)  # a main module
     pickled, original = program_pickle.dumps(names[name]), weakref.ref(names[name])

@@ -136,7 +136,7 @@ def test_two_looks_at_the_same_moment_are_one(rig: Rig) -> None:
 
 @contextmanager
 def spinning(tasks: BusyTasks) -> Iterator[int]:
-    """A thread that is busy; its native id."""
+    """Run a thread that is busy; yield its native id."""
     is_over = threading.Event()
 
     def spin() -> None:
@@ -149,7 +149,7 @@ def spinning(tasks: BusyTasks) -> Iterator[int]:
 
 @contextmanager
 def waiting(tasks: BusyTasks) -> Iterator[int]:
-    """A thread that has nothing to do; its native id."""
+    """Run a thread that has nothing to do; yield its native id."""
     is_over = threading.Event()
     with _acting(tasks, is_over.wait, is_over) as native_id:
         yield native_id
