@@ -474,7 +474,7 @@ def test_records_that_expand_too_far_are_sent_in_parts() -> None:
 
 
 def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    """Return the bytes of an element with some changed, cut out, doubled or moved; its length is right."""
+    """Return an element with bytes changed, cut out, doubled or taken from elsewhere; its length is right."""
     body = bytearray(data[LENGTH.size :])
     for _ in range(rng.randint(1, 4)):
         start = rng.randrange(CHUNK_HEADER.size - 4, len(body)) if body else 0

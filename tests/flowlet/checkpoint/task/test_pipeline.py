@@ -328,7 +328,7 @@ def sums_of(numbers: Iterable[int]) -> Counter[str]:
 
 
 def check_checkpoint(store: InMemoryCheckpointStore, checkpoint_id: int) -> list[int]:
-    """State and data in flight are together exactly what the sources had emitted; returns their positions."""
+    """Check that state and data in flight are together what the sources had emitted; return their positions."""
     states = [own(store.state_of(checkpoint_id, "source", number), SOURCE_ID) for number in range(PARALLELISM)]
     positions = [emitted_until(state) for state in states]
     emitted = numbers_until(positions)
