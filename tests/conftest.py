@@ -143,7 +143,16 @@ def open_fds() -> set[tuple[int, str]]:
 
 
 def live_threads() -> set[threading.Thread]:
-    return set(threading.enumerate())
+    """Return the threads that run, but those of py4j: the JVM of Spark, which lives as long as the tests of a worker,
+    connects at any time to say that it has collected an object.
+    """
+    return {thread for thread in threading.enumerate() if not is_of_py4j(thread)}
+
+
+def is_of_py4j(thread: threading.Thread) -> bool:
+    """Whether an object of py4j runs a thread of its own; they have no names."""
+    runner = getattr(getattr(thread, "_target", None), "__self__", None)
+    return type(runner).__module__.startswith("py4j.")
 
 
 class _Children:
