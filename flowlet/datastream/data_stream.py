@@ -493,7 +493,9 @@ class BroadcastConnectedStream:
 
 IN_EITHER_MODE: Final = {"is_batch": GraphValue.IS_BATCH}
 # Called on a stream without keys, these raise NotKeyedError, which names the remedy.
-_KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
+_KEYED_METHODS = frozenset(
+    {"count", "count_window", "interval_join", "max", "max_by", "min", "min_by", "reduce", "sum", "window"}
+)
 # These modules import this one, so they are loaded when they are needed.  Their classes are part of this module, as in
 # PyFlink.
 _MODULES_BEHIND: Final = {

@@ -243,8 +243,11 @@ def test_a_stream_knows_its_name_and_environment() -> None:
     assert stream.get_execution_config() is environment.get_config()
 
 
-@pytest.mark.parametrize("method", ["reduce", "sum", "min", "max", "min_by", "max_by"])
-def test_aggregations_need_a_key(method: str) -> None:
+METHODS_OF_KEYED_STREAMS = sorted(set(vars(KeyedStream)) - set(dir(DataStream)))
+
+
+@pytest.mark.parametrize("method", [each for each in METHODS_OF_KEYED_STREAMS if each[0].islower()])
+def test_methods_of_keyed_streams_say_that_they_need_a_key(method: str) -> None:
     environment, _ = new_environment()
     stream = environment.from_collection([1])
 
