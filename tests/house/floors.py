@@ -1,14 +1,15 @@
 """The house: which rooms there are, on which floor each stands, and which modules lie in it.
 
-A module lies in the room with the longest prefix of its name.  A module may import its own floor and those below it,
-and two rooms do not import each other.  ``violations_of`` finds the imports that break this; an import inside a
-function counts as well, one for type checkers does not.
+A module lies in the room with the longest prefix of its name; ``*`` in a prefix stands for any system. A module may
+import its own floor and those below it, and two rooms do not import each other. ``violations_of`` finds the imports
+that break this; an import inside a function counts as well, one for type checkers does not.
 
 Side:   any.
 Source: ``docs/decisions/005-packages-by-topic.md``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 
@@ -96,8 +97,7 @@ ROOMS: Final = (
         2,
         (
             "flowlet.splits",
-            "flowlet.connectors.files.split",
-            "flowlet.connectors.kafka.split",
+            "flowlet.connectors.*.split",
         ),
     ),
     Room("state", 3, ("flowlet.state",)),
@@ -146,7 +146,8 @@ def room_of(module: str, rooms: Sequence[Room] = ROOMS) -> Room | None:
     found: tuple[int, Room] | None = None
     for room in rooms:
         for prefix in room.prefixes:
-            if (module == prefix or module.startswith(f"{prefix}.")) and (found is None or len(prefix) > found[0]):
+            is_inside = module == prefix or module.startswith(f"{prefix}.") or fnmatchcase(module, prefix)
+            if is_inside and (found is None or len(prefix) > found[0]):
                 found = len(prefix), room
     return None if found is None else found[1]
 
