@@ -4,7 +4,7 @@ Side:   pure.
 Units:  durations in milliseconds.
 Rules:  a parser takes the text of an option and raises ValueError if it is not of the type.  A row whose value travels
         with a job is the field of a settings class, ``timeout_ms: int = duration(...).field()``; any other row is a
-        constant of ``known_options``.  Docstrings say what an option decides.
+        constant of ``client_options``, or stands beside the settings class.  Docstrings say what an option decides.
 Source: Flink ``ConfigOption``.
 """
 

@@ -1,7 +1,7 @@
 """The REST interface, and the WebSocket of the TaskManagers.
 
 Side:   loop.
-Source: the parts of Flink's REST API that ``create_application`` lists; every error is ``{"errors": [text, ...]}``.
+Source: the parts of Flink's REST API that ``routes`` lists; every error is ``{"errors": [text, ...]}``.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
 Absent: the web page.
 """

@@ -17,6 +17,8 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
+# It rises with each new or changed message: JobManagers and TaskManagers of two versions refuse each other by name.
+# How older versions differ:
 # 8: parts of checkpoints field by field; 7: deployments and metrics in messages of their own; 5: no pieces of blobs;
 # 4: modules in every deployment, other messages about splits, none before the last checkpoint; 3: no shipped files, no
 # blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages

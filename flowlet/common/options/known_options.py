@@ -3,8 +3,9 @@ and what they say about its job: ``JobSettings``.
 
 Side:   pure.
 Rules:  an option is added as a row, and nowhere else: a field of the settings class that it belongs to, or a constant
-        of ``client_options``.  What it decides stands in the first sentence of its entry in the docstring of the class,
-        or of the docstring of the constant: ``python -m tests.options_page --write`` puts it into ``docs/options.md``.
+        of ``client_options`` or beside its settings class.  Its effect stands in the first sentence of its entry in the
+        docstring of the class, or of the docstring of the constant: ``python -m tests.options_page --write`` puts it
+        into ``docs/options.md``.
         An option that nothing reads, or whose value is wrong, is an error at once.  A name that is nearly that of a
         known option is taken for a slip; only then the options of Flink are looked at, by the beginnings of their
         names.  An option that would have no effect on the job, because what it belongs to is not used, is an error that
