@@ -66,7 +66,7 @@ class OfferCounts:
     num_aborted: int = 0
     """Attempts that failed."""
     num_refused: int = 0
-    """Offers, each time that one is refused."""
+    """Refusals; an offer that is refused twice counts twice."""
 
 
 class OfferBook:
