@@ -74,7 +74,7 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 test-long: java postgres  ## the tests that take long: processes that stand still, clients that are killed, Spark on a local cluster, benchmarks in small, samples of attacks
 	$(PY) -m pytest $(PARALLEL) -m long $(ARGS)
 
-test-fast: $(VENV)/installed-dev  ## while you write: the quick tests beside what has changed since main (a minute; all of them if nothing has)
+test-fast: $(VENV)/installed-dev  ## while you write: the quick tests beside what has changed since main (at most a minute; of all of them if nothing has)
 	@$(PY) -m tests.changed $(PARALLEL) $(ARGS)
 
 test-pythons: $(VENV)/installed  ## the quick tests on every other Python found on PATH or under pyenv (ARGS=--newest: that one; ARGS='-m ""': all tests)

@@ -1,9 +1,9 @@
-"""The tests beside files that have changed since the branch left ``main``: ``python -m tests.changed [arguments of
-pytest]``.
+"""The tests beside files that have changed since the branch left ``main``, for at most a minute: ``python -m
+tests.changed [arguments of pytest]``.
 
 A module of ``netstack`` or ``flowlet`` is tested by the folder that mirrors its package, but for the slow ones.  Tests
-of modules that import it run in ``make test``.  Every quick test runs if no file has changed, or one that every test
-needs.
+of modules that import it run in ``make test``.  Every quick test is chosen if no file has changed, or one that every
+test needs.  What has not begun after 50 s does not begin.
 
 Side:   any.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-QUICK: Final = ("-m", "not slow and not long")
+QUICK: Final = ("-m", "not slow and not long", "--stop-after=50")  # the last tests need some seconds to end
 _TOP: Final = 2  # parts of a path in the root of a package, or of the tests
 _NO_TESTS: Final = 5  # pytest's exit status
 _PACKAGES: Final = ("flowlet", "netstack", "bench")

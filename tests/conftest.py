@@ -31,6 +31,8 @@ from tests.quiet_logging import unconfigured_logging_of_module
 
 __all__ = ["unconfigured_logging_of_module"]  # every module begins with logging unconfigured, and leaves it so
 
+OUT_OF_TIME = "the time of --stop-after is over: make test runs the other tests"
+_STARTED_S = time.monotonic()
 LOG_TAIL_BYTES = 6_000  # of each process, in the report of a failed test
 GRACE_S = 3.0  # an ending thread may take this long if it has a processor; no test waits if none is left
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,6 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--uvloop", action="store_true", help="run asynchronous tests on uvloop instead of asyncio's own loop"
     )
+    parser.addoption(
+        "--stop-after", type=float, metavar="SECONDS", help="begin no test once this much time is over; no failure"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,6 +76,29 @@ def pytest_configure(config: pytest.Config) -> None:
     # would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Stop the session after a test, in each process that runs tests, if the time of ``--stop-after`` is over."""
+    limit_s = item.config.getoption("--stop-after")
+    try:
+        return (yield)
+    finally:
+        if limit_s is not None and time.monotonic() - _STARTED_S > limit_s:
+            item.session.shouldstop = OUT_OF_TIME
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A session that stopped because its time was over has failed only if a test has."""
+    if session.exitstatus == pytest.ExitCode.INTERRUPTED and _is_out_of_time(session):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK
+
+
+def _is_out_of_time(session: pytest.Session) -> bool:
+    # The process that hands tests to workers is told by them why they stopped.
+    hands_out = session.config.pluginmanager.getplugin("dsession")
+    return OUT_OF_TIME in (session.shouldstop, getattr(hands_out, "shouldstop", None))
 
 
 @pytest.hookimpl(wrapper=True)
