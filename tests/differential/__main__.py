@@ -22,27 +22,27 @@ def main() -> int:
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.programs)
     started = time.perf_counter()
-    found: list[int] = []
+    found: dict[int, str] = {}
     num_done = 0
     for num_more, more in differing_of(seeds, options.processes):
         num_done += num_more
-        found += more
+        found |= more
         if sys.stderr.isatty():
             print(f"\r{num_done} programs, {len(found)} differ", end="", file=sys.stderr)
     elapsed_s = time.perf_counter() - started
-    _show(found[: options.reports])
+    _show(dict(list(found.items())[: options.reports]))
     if len(found) > options.reports:
         print(f"\nseeds that differ: {', '.join(map(str, found))}")
     print(f"\n{num_done} programs from seed {options.seed} in {elapsed_s:.0f} s: {len(found)} differ")
     return 1 if found else 0
 
 
-def _show(seeds: list[int]) -> None:
-    if not seeds:
+def _show(problems: dict[int, str]) -> None:
+    if not problems:
         return
     with local_cluster() as run:
-        for seed in seeds:
-            print(f"\n{'=' * 100}\n{random_program(seed)}\n{'-' * 100}\n{report(seed, run)}")
+        for seed, problem in problems.items():
+            print(f"\n{'=' * 100}\n{random_program(seed)}\n{'-' * 100}\n{report(seed, problem, run)}")
 
 
 if __name__ == "__main__":

@@ -28,23 +28,24 @@ def local_cluster() -> Iterator[Run]:
         yield lambda program: engine.run(program, cluster)
 
 
-def differing(seeds: Iterable[int], run: Run) -> list[int]:
-    """The seeds of the programs that do something else than they should."""
-    return [seed for seed in seeds if _differs(seed, run)]
+def differing(seeds: Iterable[int], run: Run) -> dict[int, str]:
+    """Return what differed, by the seed of the program, where one does something else than it should."""
+    problems = {seed: _difference(seed, run) for seed in seeds}
+    return {seed: problem for seed, problem in problems.items() if problem is not None}
 
 
-def _differs(seed: int, run: Run) -> bool:
+def _difference(seed: int, run: Run) -> str | None:
     program = random_program(seed)
     try:
-        return difference(program, run(program)) is not None
+        return difference(program, run(program))
     except Exception as error:
         error.add_note(f"seed {seed}:\n{program}")
         raise
 
 
-def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, list[int]]]:
-    """Run the programs in several processes; yield, again and again, how many more were run and which of these
-    differ.
+def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, dict[int, str]]]:
+    """Run the programs in several processes; yield, again and again, how many more were run and what differed in
+    them, by seed.
     """
     parts = [seeds[start : start + _SEEDS_PER_PART] for start in range(0, len(seeds), _SEEDS_PER_PART)]
     # Spawned: a fork would take over the locks that threads hold.
@@ -53,14 +54,14 @@ def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, list[i
             yield len(part), found
 
 
-def _differing_alone(seeds: range) -> list[int]:
-    found = []
+def _differing_alone(seeds: range) -> dict[int, str]:
+    found: dict[int, str] = {}
     with local_cluster() as run:
         for seed in seeds:
             watch = threading.Timer(_MAX_PROGRAM_S, _give_up, (seed,))
             watch.start()
             try:
-                found += differing([seed], run)
+                found |= differing([seed], run)
             finally:
                 watch.cancel()
     return found
@@ -73,13 +74,11 @@ def _give_up(seed: int) -> None:
     os._exit(3)
 
 
-def report(seed: int, run: Run) -> str:
-    """Return a program that differs, as small as it can be; a difference that comes and goes is told apart."""
+def report(seed: int, first: str, run: Run) -> str:
+    """Return a program that differs, as small as it can be; if the difference does not come again, the first one."""
     program = random_program(seed)
     again = f"seed {seed}; again: make differential PROGRAMS=1 SEED={seed}"
     if difference(program, run(program)) is None:
-        return (
-            f"{again}\n\n{program}\n\nIt differed once, and the second time it did not: is what it does left to chance?"
-        )
+        return f"{again}\n\n{program}\n\nIt differed once, and the second time it did not:\n\n{first}"
     smallest, problem = shrunk(program, run)
     return f"{again}\n\n{smallest}\n\n{problem}"
