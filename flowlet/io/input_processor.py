@@ -165,7 +165,8 @@ class InputProcessor:
             NetstackError: a gate failed (the producer failed, the connection was lost).
         """
         slices = self.slices
-        if slices.waiting and not self.process_pending(should_stop):
+        # The last element may have been a watermark whose timers a mail has interrupted: no record may pass them.
+        if slices.waiting and (not self.process_pending(should_stop) or should_stop()):
             return InputStatus.MORE_AVAILABLE
         run = self._run
         for num_left in range(max_buffers, 0, -1):

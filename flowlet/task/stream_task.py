@@ -330,6 +330,8 @@ class StreamTask(ABC):
         assert self._recovery is not None, "of this phase"
         if self._wait_for_output(controller):
             return
+        if self._has_interrupted_timers():
+            return  # the mail that fires the rest of them waits
         if self._partitions:
             self._look_at_room()
         has_more = self._recovery.process(_MAX_RECOVERED_PIECES, self._should_stop)

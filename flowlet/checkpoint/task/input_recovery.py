@@ -136,7 +136,7 @@ class InputRecovery:
             StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one
                 cannot stand in for.
         """
-        if not self._process_pending(should_stop):
+        if not self._process_pending(should_stop) or should_stop():
             return True
         for _ in range(max_pieces):
             if not self._streams:
