@@ -284,12 +284,14 @@ def _jobs_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None
     """Whole jobs do without asyncio's debug mode, which takes a third of their time; what they consist of is tested
     with it.
 
-    With ``FLOWLET_TESTS_DEBUG_JOBS`` jobs in this process have it too.  Processes of a cluster never have it: they
-    would log what takes long on a busy machine.
+    With ``FLOWLET_TESTS_DEBUG_JOBS`` jobs in this process have it too.  Programs and processes of a cluster never have
+    it: they would log what takes long on a busy machine.
     """
-    is_cluster = schedule.starts_clusters(schedule.scope_of(request.node.nodeid))
+    starts_programs = hasattr(request.module, "subprocess") or schedule.starts_clusters(
+        schedule.scope_of(request.node.nodeid)
+    )
     with pytest.MonkeyPatch.context() as patch:
-        if is_cluster or (_runs_whole_jobs(request.module) and not _DEBUGS_JOBS):
+        if starts_programs or (_runs_whole_jobs(request.module) and not _DEBUGS_JOBS):
             patch.delenv("PYTHONASYNCIODEBUG", raising=False)
         if "bench.cluster" in sys.modules:
             patch.setattr(sys.modules["bench.cluster"].Process, "starter", request.getfixturevalue("_cluster_starter"))

@@ -30,9 +30,9 @@ UNFINISHED = (
 
 
 def ended(cluster: GateCluster, text: str) -> tuple[int, list[str]]:
-    """Run a program: exit code and lines of errors, those of Python's development mode with them."""
+    """Run a program: exit code and lines of errors, Python's warnings with them."""
     environment = {"FLOWLET_JOBMANAGER": cluster.address, "FLOWLET_SECRET_FILE": str(cluster.secret_file)}
-    with running("-X", "dev", "-c", text, environment=environment) as program:
+    with running("-W", "default", "-c", text, environment=environment) as program:
         code, _, errors = program.end()
     return code, [line.replace(cluster.address, "ADDRESS") for line in errors]
 

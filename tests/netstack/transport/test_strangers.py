@@ -23,12 +23,18 @@ from netstack.wire.message_bytes import encode
 from netstack.wire.messages import Hello
 from tests.netstack.connections import until
 from tests.netstack.transport.sockets import LOOPS, run
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
 MANY = 500
 MAX_BYTES_AT_ONCE = 4096
-SECURITY = replace(SecurityConfig.hmac(bytes(range(32))), max_unauthenticated=2 * MANY, failure_delay_s=0.0)
+SECURITY = replace(
+    SecurityConfig.hmac(bytes(range(32))),
+    max_unauthenticated=2 * MANY,
+    failure_delay_s=0.0,
+    handshake_timeout_s=LONG_S,  # on a busy machine the first ones were closed before the last ones had come
+)
 CONFIG = NetstackConfig(network_memory_bytes=1 << 20, security=SECURITY)
 
 
