@@ -386,6 +386,15 @@ OWN_BUGS: Final = (
         "tests/flowlet/task/test_stream_task_checkpoints.py::test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_edges",
     ),
     Mutant(
+        "records_pass_interrupted_timers",
+        "timers",
+        "a watermark that was left alone is interrupted, and the same action reads the next buffer",
+        "flowlet.io.input_processor",
+        "        if slices.waiting and (not self.process_pending(should_stop) or should_stop()):",
+        "        if slices.waiting and not self.process_pending(should_stop):",
+        "tests/flowlet/task/test_records_behind_interrupted_timers.py::test_a_watermark_that_a_mail_has_cut_from_its_records_holds_the_next_buffer_back",
+    ),
+    Mutant(
         "two_idle_splits_make_the_source_idle",
         "idle",
         "one active split among several idle ones does not count",
