@@ -136,8 +136,8 @@ FAST_PATHS: Final = (
         ("flowlet/kernels/columnar_reduction.py", "flowlet/kernels/grouping.py"),
         (
             Edit(
-                "flowlet/operators/keyed_sum_operator.py",
-                "columnar = ColumnarReduction(Aggregate.SUM, position)",
+                "flowlet/operators/keyed_aggregation_operator.py",
+                "columnar = ColumnarReduction(reduce_function) if isinstance(reduce_function, Aggregation) else None",
                 "columnar = None",
             ),
         ),

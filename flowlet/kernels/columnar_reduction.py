@@ -11,7 +11,6 @@ Rules:      where nulls are skipped, a null in the field changes nothing.  A key
 """
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape, column_of
 from flowlet.columns.column import INSTANT, NumberKind, Numbers
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.kernels.grouping import (
     Accumulator,
     ExtremeAccumulator,
@@ -37,46 +37,17 @@ from flowlet.keys.key_columns import key_for
 from flowlet.keys.key_index import KeyIndex, SlotArray, grown
 
 
-class Aggregate(Enum):
-    """The aggregation, named as in PyFlink."""
-
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-    MIN_BY = "min_by"
-    MAX_BY = "max_by"
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether it adds values."""
-        return self is Aggregate.SUM
-
-    @property
-    def is_largest(self) -> bool:
-        """Whether it looks for the largest value."""
-        return self in (Aggregate.MAX, Aggregate.MAX_BY)
-
-    @property
-    def keeps_record(self) -> bool:
-        """Whether it keeps the whole record with the extreme, instead of the key's first record."""
-        return self in (Aggregate.MIN_BY, Aggregate.MAX_BY)
-
-
 class ColumnarReduction:
     """The running result of each key, in columns.
 
     Args:
-        aggregate: the kind of result.
-        field: position or name of a field; None: records are scalars.
-        skips_nulls: whether nulls in the field are skipped, and None and instants can be keys; else such chunks are
-            refused.
+        aggregation: the kind of result, and the field.  Where it skips nulls, None and instants can be keys; else such
+            chunks are refused.
     """
 
-    def __init__(self, aggregate: Aggregate, field: int | str | None, *, skips_nulls: bool = False) -> None:
-        self._aggregate = aggregate
-        self._field = field
-        self._skips_nulls = skips_nulls
-        self._index = KeyIndex(allows_null=skips_nulls)
+    def __init__(self, aggregation: Aggregation) -> None:
+        self._aggregation = aggregation
+        self._index = KeyIndex(allows_null=aggregation.skips_nulls)
         self._seen: KeyIndex | None = None  # the keys that were asked for (``unseen``)
         # Shape, number and names of fields that all records must have.  The first records set it and the fields below.
         self._layout: tuple[Shape, int, tuple[str, ...]] | None = None
@@ -92,7 +63,9 @@ class ColumnarReduction:
         self._last_rows = LastRows()
 
     def __repr__(self) -> str:
-        return f"<ColumnarReduction {self._aggregate.value}({self._field!r}) of {self._num_slots} keys>"
+        return (
+            f"<ColumnarReduction {self._aggregation.method}({self._aggregation.position!r}) of {self._num_slots} keys>"
+        )
 
     def __len__(self) -> int:
         return self._num_slots
@@ -104,7 +77,7 @@ class ColumnarReduction:
         self._index.close()
         if self._seen is not None:
             self._seen.close()
-        return ColumnarReduction(self._aggregate, self._field, skips_nulls=self._skips_nulls)
+        return ColumnarReduction(self._aggregation)
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
         """The result after each record; None if the chunk is refused."""
@@ -116,7 +89,7 @@ class ColumnarReduction:
             return None
         numbers, slots, num_slots = found
         grouping = group(slots, num_slots)
-        if self._aggregate.keeps_record:
+        if self._aggregation.keeps_record:
             return self._advance_records(columns, grouping, numbers, num_slots)
         results = self._accumulator.advance(grouping, self._filled(numbers))
         if results is None:
@@ -135,7 +108,7 @@ class ColumnarReduction:
         if found is None:
             return None
         numbers, slots, num_slots = found
-        is_plain = numbers.is_valid is None and self._has_value is None and not self._aggregate.keeps_record
+        is_plain = numbers.is_valid is None and self._has_value is None and not self._aggregation.keeps_record
         if is_plain and self._accumulator.advance_once(slots, numbers.array):
             rows = self._last_rows.of(slots, num_slots)
             if num_slots > self._num_slots:
@@ -159,7 +132,7 @@ class ColumnarReduction:
         if self._layout is None or not self._num_slots:
             return None
         slots = np.arange(self._num_slots)
-        if self._aggregate.keeps_record:
+        if self._aggregation.keeps_record:
             return self._columns([store.column() for store in self._stores])
         has_value = None if self._has_value is None else self._has_value[: self._num_slots]
         return self._output(slots, self._accumulator.at(slots), has_value)
@@ -194,7 +167,7 @@ class ColumnarReduction:
     def unseen(self, keys: Column) -> list[Any] | None:
         """The exact keys that no column of an earlier call had; None: not all keys are of one kind."""
         if self._seen is None:
-            self._seen = KeyIndex(allows_null=self._skips_nulls)
+            self._seen = KeyIndex(allows_null=self._aggregation.skips_nulls)
         seen = self._seen
         num_before = seen.num_slots
         if seen.slots(keys) is None:
@@ -222,7 +195,7 @@ class ColumnarReduction:
     def _accept(self, columns: Columns, numbers: Numbers) -> None:
         """Let the first records define the layout."""
         if not self._stores:
-            self._stores = [FieldStore(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
+            self._stores = [FieldStore(column, is_replaced=self._aggregation.keeps_record) for column in columns.fields]
         self._kind = numbers.kind
         self._accumulator.grow(self._index.num_slots)
 
@@ -231,24 +204,24 @@ class ColumnarReduction:
         if not self._is_of_layout(columns):
             return None
         numbers = columns.fields[self._position].numbers()
-        takes_nulls = self._skips_nulls and not self._aggregate.keeps_record
+        takes_nulls = self._aggregation.skips_nulls and not self._aggregation.keeps_record
         if numbers is None or (numbers.is_valid is not None and not takes_nulls):
             return None
-        if numbers.kind.is_instant and (self._aggregate.is_sum or not self._skips_nulls):
+        if numbers.kind.is_instant and (self._aggregation.is_sum or not self._aggregation.skips_nulls):
             return None
         if self._kind is not None and self._kind != numbers.kind:
             return None
         if self._kind is None:
             dtype = numbers.array.dtype
-            is_sum = self._aggregate.is_sum
-            is_largest = self._aggregate.is_largest
+            is_sum = self._aggregation.is_sum
+            is_largest = self._aggregation.is_largest
             self._accumulator = SumAccumulator(dtype) if is_sum else ExtremeAccumulator(dtype, is_largest=is_largest)
         return numbers if self._accumulator.takes(numbers.array) else None
 
     def _is_of_layout(self, columns: Columns) -> bool:
         layout = (columns.shape, len(columns.fields), columns.field_names)
         if self._layout is None:
-            position = columns.position_of(self._field)
+            position = columns.position_of(self._aggregation.position)
             if position is None:
                 return False
             self._position = position

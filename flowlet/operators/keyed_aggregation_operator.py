@@ -12,7 +12,6 @@ Invariants: in every representation of the state, results are as from a loop ove
 Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 """
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
@@ -25,7 +24,7 @@ from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.aggregations import Aggregation
-from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
+from flowlet.kernels.columnar_reduction import ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_index import KeyIndex, Slots
@@ -140,32 +139,38 @@ def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
     return None if position is None else columns.fields[position]
 
 
-class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
-    """Keeps one record per key; emits it after each change.
+class KeyedReduceOperator(UserFunctionOperator, RowHolder):
+    """Keeps one record per key, and emits it after each change: the first record of a key unchanged, then the
+    function's result for the result so far and the next record.
 
     Args:
         key_selector: a callable, or an object with ``get_key(value)``.
+        reduce_function: a callable of two records, or an object with ``reduce(value1, value2)``; the state can be in
+            columns only for an ``Aggregation``.
+        emit_on_finish: only the last result of each key, at the end (``RuntimeExecutionMode.BATCH``).
+        emits_batches: only the last result of each key in a chunk.
+        result_type: results are converted to it before the function sees them again; None: they stay as they are.
         name: for people.
-        emit_on_finish: emit only the last result of each key, at the end.
-        emits_batches: emit, of each chunk, only the last result of each key.
-        columnar: keeps the state in columns; None: the state cannot be in columns.
     """
 
     ends_keys_singly: ClassVar[bool | None] = False
-    state_refusal: str | None = (
-        "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
-    )
+    state_refusal: str | None = None
 
     def __init__(
         self,
         key_selector: Any,
-        name: str,
+        reduce_function: Any,
         *,
         emit_on_finish: bool = False,
         emits_batches: bool = False,
-        columnar: ColumnarReduction | None = None,
+        result_type: TypeInformation | None = None,
+        name: str = "Keyed Reduce",
     ) -> None:
         super().__init__(name)
+        columnar = ColumnarReduction(reduce_function) if isinstance(reduce_function, Aggregation) else None
+        self.result_type = None if result_type is None or not changes_values(result_type) else result_type
+        # A declared reduction, and one that emits no single results, is given chunks when it is chained.
+        self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
         self._key_input = KeyedInput(self, key_selector, is_shown=False)
         self._key_field = field_selected_by(key_selector)
         self._allows_null = isinstance(key_selector, ColumnKey)
@@ -183,13 +188,14 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
         self._loops_find_slots = False  # whether the text of a loop reads the slots: then there is never an index again
         self._results: list[Any] = []  # by slot; never replaced, because loops hold the list
+        self._reduce_function = self._add(reduce_function, "reduce")
 
     def open(self) -> None:
         """Open the functions, and take over the restored state."""
         super().open()
         if self.ctx.keyed_state is not None and not self._emit_on_finish:  # BATCH has no checkpoints, and ends keys
             self._cache = self.ctx.keyed_state.open_rows(self)
-        self._uses_state = self.state_refusal is None and is_state_used(self.ctx)
+        self._uses_state = is_state_used(self.ctx)
         if self._cache is not None:
             self._cache.is_shared = self._uses_state
             self._slots = LoadedSlots(self._cache, self._results)
@@ -309,9 +315,13 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         """Generate the statements that make the first record of a key its result."""
         code.line(f"{result} = {record}")
 
-    @abstractmethod
     def _write_next(self, code: LoopCode, result: str, so_far: str, record: str) -> None:
         """Generate the statements that combine the result so far with the next record."""
+        call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
+        code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
+        if self.result_type is not None:
+            conversion = RecordConversion(DeclaredOutput(self.result_type), preview, self.name, self.ctx.subtask)
+            code.line(f"{result} = {code.bind(conversion.convert, 'convert')}({result})")
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Write the statements that emit the result after the record, behind another operator of the chain."""
@@ -547,48 +557,3 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
             part = columns.slice(start, start + FINAL_CHUNK_ROWS)
             timestamps = np.full(part.num_rows, MAX_TIMESTAMP) if self._has_timestamps else None
             self.output.collect(Chunk.of_columns(part, timestamps))
-
-
-class KeyedReduceOperator(KeyedAggregationOperator):
-    """Implements ``reduce``: emits the first record of a key unchanged, then the function's result for the result so
-    far and the next record.
-
-    Args:
-        key_selector: a callable, or an object with ``get_key(value)``.
-        reduce_function: a callable of two records, or an object with ``reduce(value1, value2)``.
-        emit_on_finish: only the last result of each key, at the end (``RuntimeExecutionMode.BATCH``).
-        emits_batches: only the last result of each key in a chunk.
-        result_type: results are converted to it before the function sees them again; None: they stay as they are.
-        name: for people.
-    """
-
-    state_refusal: str | None = None
-
-    def __init__(
-        self,
-        key_selector: Any,
-        reduce_function: Any,
-        *,
-        emit_on_finish: bool = False,
-        emits_batches: bool = False,
-        result_type: TypeInformation | None = None,
-        name: str = "Keyed Reduce",
-    ) -> None:
-        columnar = None
-        if isinstance(reduce_function, Aggregation):
-            aggregate = Aggregate(reduce_function.method)
-            columnar = ColumnarReduction(aggregate, reduce_function.position, skips_nulls=reduce_function.skips_nulls)
-        super().__init__(
-            key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
-        )
-        self.result_type = None if result_type is None or not changes_values(result_type) else result_type
-        self._reduce_function = self._add(reduce_function, "reduce")
-        # A declared reduction, and one that emits no single results, is given chunks when it is chained.
-        self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
-
-    def _write_next(self, code: LoopCode, result: str, so_far: str, record: str) -> None:
-        call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
-        code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
-        if self.result_type is not None:
-            conversion = RecordConversion(DeclaredOutput(self.result_type), preview, self.name, self.ctx.subtask)
-            code.line(f"{result} = {code.bind(conversion.convert, 'convert')}({result})")

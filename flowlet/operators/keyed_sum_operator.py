@@ -12,7 +12,6 @@ Absent:     ``count`` in PyFlink, where it is ``map`` to pairs, ``key_by`` and `
 """
 
 from itertools import repeat
-from numbers import Number
 from operator import itemgetter
 from typing import Any, Final
 
@@ -20,47 +19,16 @@ from flowlet.chain.chunking_output import field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row
-from flowlet.datastream.user_functions.aggregations import with_field
-from flowlet.errors import JobGraphError
-from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.keys.column_key import ColumnKey
-from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator, column_of_key
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator, column_of_key
 from flowlet.operators.user_function import KeyedInput
 from flowlet.records import Chunk
-
-
-def field_to_sum(record: Any, position: int | str) -> Any:
-    """The number to sum.
-
-    Raises TypeError: it is no number, or the record is of a type without such a field.  If another record lacks the
-    field, its own error passes.
-    """
-    if isinstance(record, tuple):
-        value = record[_index(record, position)]
-    elif isinstance(record, list | Row):
-        value = record[position]  # type: ignore[index]  # a list says itself that it takes no str
-    elif position == 0:
-        value = record
-    else:
-        raise TypeError(f"sum({position!r}) needs tuples, lists or rows, got a value of type {type(record).__name__}")
-    if not isinstance(value, Number):
-        raise TypeError(f"sum({position!r}) adds numbers, got a value of type {type(value).__name__}")
-    return value
-
-
-def _index(record: tuple[Any, ...], position: int | str) -> int:
-    if isinstance(position, int):
-        return position
-    names = getattr(record, "_fields", ())
-    if position not in names:
-        raise TypeError(f"sum({position!r}) needs rows or named tuples with that field, got a {type(record).__name__}")
-    return list(names).index(position)
-
 
 _PAIR: Final = 2
 
 
-class KeyedSumOperator(KeyedAggregationOperator):
+class KeyedSumOperator(KeyedReduceOperator):
     """``sum``: the first record of a key, with the sum of one field so far.
 
     Records are tuples, lists, rows, or plain numbers (position 0).
@@ -68,40 +36,22 @@ class KeyedSumOperator(KeyedAggregationOperator):
     Args:
         key_selector: a callable, or an object with ``get_key(value)``.
         position: of the field; a name for rows and named tuples.
-        emit_on_finish: only the last sum of each key, at the end (``RuntimeExecutionMode.BATCH``).
-        emits_batches: only the last sum of each key in a chunk.
-        name: for people.
-
-    Raises:
-        JobGraphError: the position is neither an int nor a str.
+        skips_nulls: see ``Aggregation``.
+        options: ``emit_on_finish``, ``emits_batches`` and ``name``, as of ``KeyedReduceOperator``.
     """
 
-    takes_chunks = True
-
     def __init__(
-        self,
-        key_selector: Any,
-        position: int | str = 0,
-        *,
-        emit_on_finish: bool = False,
-        emits_batches: bool = False,
-        name: str = "Keyed Sum",
+        self, key_selector: Any, position: int | str = 0, *, skips_nulls: bool = False, **options: Any
     ) -> None:
-        columnar = ColumnarReduction(Aggregate.SUM, position)
-        super().__init__(
-            key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
-        )
-        if type(position) not in (int, str):
-            raise JobGraphError(
-                f"the position to sum must be an int, or a str for rows and named tuples, got {position!r}"
-            )
-        self._position = position
+        self._sum = Aggregation("sum", position, skips_nulls=skips_nulls)
+        super().__init__(key_selector, self._sum, **options)
 
     def _write_first(self, code: LoopCode, result: str, record: str) -> None:
-        code.line(f"{result} = {code.bind(self._checked, 'checked')}({record})", self._blame(record))
+        code.line(f"{code.bind(self._sum.number, 'number')}({record})", self._blame(record))
+        super()._write_first(code, result, record)
 
     def _write_next(self, code: LoopCode, result: str, so_far: str, record: str) -> None:
-        position = self._position
+        position = self._sum.position
         blame = self._blame(record)
         kind = code.bind(tuple, "tuple")
         are_tuples = f"type({so_far}) is {kind} and type({record}) is {kind} and {type(position) is int}"
@@ -113,23 +63,15 @@ class KeyedSumOperator(KeyedAggregationOperator):
             code.line(f"{fields}[{position!r}] += {record}[{position!r}]", blame)
             code.line(f"{result} = {kind}({fields})")
         with code.block("else:"):
-            code.line(f"{result} = {code.bind(self._added, 'added')}({so_far}, {record})", blame)
+            code.line(f"{result} = {code.bind(self._sum.added, 'added')}({so_far}, {record})", blame)
 
     def _blame(self, record: str) -> Blame:
         return Blame(self.name, self.ctx.subtask, record, cause=self._cause)
 
-    def _checked(self, record: Any) -> Any:
-        field_to_sum(record, self._position)
-        return record
-
-    def _added(self, so_far: Any, record: Any) -> Any:
-        addend = field_to_sum(record, self._position)
-        return with_field(so_far, self._position, field_to_sum(so_far, self._position) + addend)
-
     def _cause(self, record: Any, error: BaseException) -> BaseException:
         """The error that names the fault of a record: one text for all generated statements that can fail."""
         try:
-            field_to_sum(record, self._position)
+            self._sum.number(record)
         except Exception as clearer:  # noqa: BLE001 - raised by the caller
             clearer.__context__ = None  # it would be ``error``, which tells that fault in other words
             return clearer
@@ -145,23 +87,12 @@ class KeyedCountOperator(KeyedSumOperator):
     Args:
         key_selector: a callable, or an object with ``get_key(value)``.
         field_names: those of the rows; None: pairs come out.
-        emit_on_finish: only the last count of each key, at the end (``RuntimeExecutionMode.BATCH``).
-        emits_batches: only the last count of each key in a chunk.
-        name: for people.
+        options: as of ``KeyedSumOperator``.
     """
 
-    def __init__(
-        self,
-        key_selector: Any,
-        *,
-        field_names: tuple[str, str] | None = None,
-        emit_on_finish: bool = False,
-        emits_batches: bool = False,
-        name: str = "Keyed Count",
-    ) -> None:
+    def __init__(self, key_selector: Any, *, field_names: tuple[str, str] | None = None, **options: Any) -> None:
         key = itemgetter(0) if field_names is None else ColumnKey(field_names[0])
-        super().__init__(key, 1, emit_on_finish=emit_on_finish, emits_batches=emits_batches, name=name)
-        self._columnar = ColumnarReduction(Aggregate.SUM, 1, skips_nulls=field_names is not None)
+        super().__init__(key, 1, skips_nulls=field_names is not None, **options)
         self._counted = KeyedInput(self, key_selector)
         self._counted_field = field_selected_by(key_selector)
         self._field_names = field_names

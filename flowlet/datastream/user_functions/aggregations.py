@@ -8,6 +8,7 @@ Source:     PyFlink ``KeyedStream.min`` and its relatives.
 
 import copy
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any
 
 from flowlet.common.checks import check_number
@@ -52,21 +53,51 @@ class Aggregation(ReduceFunction):
         self.method = method
         self.position = position
         self.skips_nulls = skips_nulls
-        self._adds = method == "sum"
-        self._is_largest = method.startswith("max")
-        self._keeps_record = method.endswith("_by")
+        self.is_sum = method == "sum"
+        self.is_largest = method.startswith("max")
+        self.keeps_record = method.endswith("_by")
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         """The record so far (``value1``), or the record that replaces it."""
+        if self.is_sum:
+            return self.added(value1, value2)
         so_far, field = self._field(value1), self._field(value2)
         if self.skips_nulls and field is None:
             return value1
         is_null = self.skips_nulls and so_far is None
-        if self._adds:
-            return with_field(value1, self.position, field if is_null else so_far + field)
-        if not is_null and not (field > so_far if self._is_largest else field < so_far):
+        if not is_null and not (field > so_far if self.is_largest else field < so_far):
             return value1
-        return value2 if self._keeps_record else with_field(value1, self.position, field)
+        return value2 if self.keeps_record else with_field(value1, self.position, field)
+
+    def added(self, so_far: Any, record: Any) -> Any:
+        """The record so far with the sum of both fields."""
+        addend, total = self.number(record), self.number(so_far)
+        if addend is None:
+            return so_far
+        return with_field(so_far, self.position, addend if total is None else total + addend)
+
+    def number(self, record: Any) -> Any:
+        """The number to sum; None, if nulls are skipped.
+
+        Raises TypeError: it is no number, or the record is of a type without such a field.  If another record lacks the
+        field, its own error passes.
+        """
+        if isinstance(record, tuple | list | Row):
+            is_named = isinstance(record, tuple) and isinstance(self.position, str)
+            if is_named and self.position not in getattr(record, "_fields", ()):
+                raise TypeError(
+                    f"sum({self.position!r}) needs rows or named tuples with that field, got a {type(record).__name__}"
+                )
+            value = record[_index(record, self.position)]
+        elif self.position == 0:
+            value = record
+        else:
+            raise TypeError(
+                f"sum({self.position!r}) needs tuples, lists or rows, got a value of type {type(record).__name__}"
+            )
+        if not isinstance(value, Number) and not (self.skips_nulls and value is None):
+            raise TypeError(f"sum({self.position!r}) adds numbers, got a value of type {type(value).__name__}")
+        return value
 
     def _field(self, record: Any) -> Any:
         if not isinstance(record, tuple | list | Row):

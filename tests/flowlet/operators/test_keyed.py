@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.types import Row
-from flowlet.errors import JobGraphError, KeyTypeError, UserFunctionError
+from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
@@ -309,12 +309,6 @@ def test_a_key_that_cannot_be_one_names_the_record(make: Any) -> None:
 
         assert caught.value.record_preview == "({'b'}, 2)"
         assert isinstance(caught.value.__cause__, KeyTypeError)
-
-
-@pytest.mark.parametrize("position", [1.0, None, True, (1,)])
-def test_a_position_is_a_number_or_a_name(position: Any) -> None:
-    with pytest.raises(JobGraphError, match="the position to sum must be an int"):
-        KeyedSumOperator(first_field, position)
 
 
 def test_the_state_goes_with_close() -> None:

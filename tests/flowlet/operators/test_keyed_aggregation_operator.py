@@ -19,7 +19,6 @@ from flowlet.keys.key_index import KeyIndex
 from flowlet.operators import keyed_aggregation_operator
 from flowlet.operators.keyed_aggregation_operator import (
     AggregationSnapshot,
-    KeyedAggregationOperator,
     KeyedReduceOperator,
     StateForm,
 )
@@ -40,7 +39,7 @@ def concatenate(first: Any, second: Any) -> Any:
     return (*first[:1], repr(first[1])[-3:] + repr(second[1])[-3:], *first[2:])
 
 
-MAKE: dict[str, Callable[..., KeyedAggregationOperator]] = {
+MAKE: dict[str, Callable[..., KeyedReduceOperator]] = {
     "sum": lambda **options: KeyedSumOperator(KEY, 1, **options),
     "sum of the last": lambda **options: KeyedSumOperator(KEY, -1, **options),
     "function": lambda **options: KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]), **options),
@@ -100,7 +99,7 @@ def chunk_of(records: list[Any], form: str, table: NameTable, first_timestamp: i
 
 
 def run(
-    make: Callable[[], KeyedAggregationOperator],
+    make: Callable[[], KeyedReduceOperator],
     stream: list[list[Any]],
     form: str,
     *,
@@ -135,7 +134,7 @@ def run(
 @example(stream=[[("a", 0, 0)], [("a", 0)] * 8, [("a", 0), ("a", -1)]], has_timestamps=False, stops_at=2)
 @given(stream=STREAMS, has_timestamps=st.booleans(), stops_at=st.none() | st.integers(0, 3))
 def test_columns_are_only_another_way_to_say_records(
-    make: Callable[..., KeyedAggregationOperator],
+    make: Callable[..., KeyedReduceOperator],
     options: dict[str, bool],
     stream: list[list[Any]],
     has_timestamps: bool,
@@ -230,7 +229,7 @@ def test_small_chunks_are_done_record_by_record_until_a_large_one_comes() -> Non
     assert harness.output.values == [("a", 1), ("a", 3), ("b", 1), ("b", 2), ("c", 1), ("a", 7), ("c", 2)]
 
 
-ROW_OPERATORS: dict[str, Callable[..., KeyedAggregationOperator]] = {
+ROW_OPERATORS: dict[str, Callable[..., KeyedReduceOperator]] = {
     "sum": lambda **options: KeyedSumOperator(ColumnKey("k"), "v", **options),
     "count": lambda **options: KeyedCountOperator(ColumnKey("k"), field_names=("k", "n"), **options),
     **{
