@@ -258,6 +258,8 @@ class ChunkingOutput(LoopEnd):
         # Whether records of the shape are of the declared type, except for tests by column or in the loop.
         self._is_covered = False
         self.keys = keys
+        # None: the consumer is a record writer, which looks at the keys by itself; or it needs none.
+        self._checking = None if getattr(target, "keys", None) is keys else keys
         self.num_emitted = 0  # since it was made
         self.shape: RecordShape | None = None  # the shape that loops test records for
         self.key_position: int | None = None  # in records of that shape, which field is the key
@@ -434,7 +436,7 @@ class ChunkingOutput(LoopEnd):
         if self._conversion is not None:
             chunk = self._conversion.converted(chunk)
         self.num_emitted += len(chunk)
-        self.target.collect(chunk if self.keys is None else self.keys.keyed(chunk))
+        self.target.collect(chunk if self._checking is None else self._checking.keyed(chunk))
 
     def emit_control(self, element: ControlElement) -> None:
         """Pass on the element behind all records emitted so far."""
@@ -493,7 +495,7 @@ class ChunkingOutput(LoopEnd):
             self._keys.clear()
         self._has_pickled = self._has_others = False
         self.num_emitted += len(values)
-        self.target.collect(chunk if self.keys is None else self.keys.checked(chunk))
+        self.target.collect(chunk if self._checking is None else self._checking.checked(chunk))
 
     def _take_timestamps(self, num_records: int) -> list[int] | None:
         if not self._has_timestamps:

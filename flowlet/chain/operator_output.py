@@ -21,7 +21,7 @@ Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``Countin
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -217,6 +217,13 @@ class OperatorOutput:
         """The ids of the side outputs that are read; emptied when the operator has warned of one that was a text
         (``TextsForTags``).
         """
+        # Those of the main output; see ``_Way``.
+        self.write = self._main.write
+        self.collect: Callable[[Chunk], object] = self._main.collect
+        self.collect_some = self._main.collect
+        self.collect_each = self._main.emit
+        self.takes_whole = self._main.takes_whole
+        self.is_gathered = self._main.is_gathered
         self.current_watermark = MIN_TIMESTAMP
         self.on_mark: Callable[[CompletionMark], None] | None = None  # called after each mark; set where a chain ends
 
@@ -224,17 +231,6 @@ class OperatorOutput:
         return f"<OperatorOutput at {self.current_watermark}: {self._all!r}>"
 
     # ---------------------------------------------------------------- written into loops
-
-    def write(self, code: LoopCode, record: str, timestamp: str | None, *, count: str | None = None) -> None:
-        """Generate the statements that emit the record in the variable ``record``.
-
-        Args:
-            code: the loop.
-            record: name of a variable.
-            timestamp: the variable with its timestamp; None: records of this loop have none.
-            count: an expression that tells at the end of the loop how often the statements ran; None: unknown.
-        """
-        self._main.write(code, record, timestamp, count)
 
     def write_side(self, code: LoopCode, tag_id: str, record: str, timestamp: str | None) -> None:
         """Generate the statement that emits a record to the side output whose id is in the variable ``tag_id``."""
@@ -311,37 +307,11 @@ class OperatorOutput:
 
     # ---------------------------------------------------------------- called by operators
 
-    def collect(self, chunk: Chunk) -> None:
-        """Emit records.  Takes over the chunk."""
-        self._main.collect(chunk, None)
-
-    def collect_some(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        """Emit records for the head of a chain, until ``interrupts`` are not empty; returns how many, perhaps none.
-
-        ``interrupts``: None: emit all.  Takes over the chunk if all records were emitted.
-        """
-        return self._main.collect(chunk, interrupts)
-
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         """Emit records to a side output; records without a consumer are dropped."""
         way = self._sides.get(tag_id)
         if way is not None:
-            way.collect(chunk, None)
-
-    def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
-        """Emit records of a lazy iterable: the next record, or its timestamp, is requested when the last record is
-        fully processed.
-        """
-        self._main.emit(records, timestamps, num_records)
-
-    def takes_whole(self, chunk: Chunk) -> bool:
-        """Whether no consumer needs to see single records."""
-        return self._main.takes_whole(chunk)
-
-    @property
-    def is_gathered(self) -> bool:
-        """Whether all consumers of the main output wait for chunks: no function is called for single records."""
-        return self._main.is_gathered
+            way.collect(chunk)
 
     def drain(self) -> None:
         """Pass all waiting records to their consumers."""
@@ -377,11 +347,24 @@ class _Way:
         for consumer in consumers:
             self.loop_ends += [consumer] if isinstance(consumer, ChunkingOutput) else consumer.loop_ends
         self._loop = RecordLoop(name, self._write_loop, self.loop_ends, attention)
+        # Emits records of a lazy iterable: the next record, or its timestamp, is requested when the last record is
+        # fully processed.
+        self.emit = self._loop.run
+        # Whether all consumers wait for chunks: no function is called for single records.
+        self.is_gathered = all(isinstance(consumer, ChunkingOutput) for consumer in consumers)
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
-        self.write(code, record, timestamp, "num_records")
+        self.write(code, record, timestamp, count="num_records")
 
-    def write(self, code: LoopCode, record: str, timestamp: str | None, count: str | None) -> None:
+    def write(self, code: LoopCode, record: str, timestamp: str | None, *, count: str | None = None) -> None:
+        """Generate the statements that emit the record in the variable ``record``.
+
+        Args:
+            code: the loop.
+            record: name of a variable.
+            timestamp: the variable with its timestamp; None: records of this loop have none.
+            count: an expression that tells at the end of the loop how often the statements ran; None: unknown.
+        """
         if count is None:
             count = self._write_count(code)
         code.at_end(f"{code.bind(self._counters, 'counters')}.num_records_out += {count}")
@@ -408,17 +391,18 @@ class _Way:
         code.line(f"{count} += 1")
         return count
 
-    @property
-    def is_gathered(self) -> bool:
-        return all(isinstance(consumer, ChunkingOutput) for consumer in self._consumers)
-
     def takes_whole(self, chunk: Chunk) -> bool:
+        """Whether no consumer needs to see single records."""
         return all(
             isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None
             for consumer in self._consumers
         )
 
-    def collect(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
+    def collect(self, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Emit records until ``interrupts`` are not empty (None: all); returns how many, perhaps none.
+
+        Takes over the chunk if all records were emitted.  Only the head of a chain gives ``interrupts``.
+        """
         num_records = len(chunk)
         if not num_records:
             return 0
@@ -433,9 +417,6 @@ class _Way:
             assert isinstance(consumer, ChunkingOutput), "only chunking outputs take whole chunks"
             consumer.collect(whole if consumer is self._consumers[-1] else whole.copy())
         return num_records
-
-    def emit(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
-        self._loop.run(records, timestamps, num_records)
 
 
 def input_of(name: str, consumer: Consumer, interrupts: Interrupts, attention: Attention) -> Callable[[Chunk], int]:
@@ -475,7 +456,7 @@ class StandaloneOutput(OperatorOutput):
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         """Emit records to a side output, whether it has a consumer or not."""
-        self._way_of(tag_id).collect(chunk, None)
+        self._way_of(tag_id).collect(chunk)
 
     def _way_of(self, tag_id: str) -> _Way:
         way = self._sides.get(tag_id)
