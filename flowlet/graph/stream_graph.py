@@ -159,14 +159,8 @@ def execution_plan(stream_graph: StreamGraph) -> str:
     return json.dumps({"nodes": nodes}, indent=2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """An output of a node that an operator reads."""
-
-    node: StreamNode
-    partitioner: Partitioner | None
-    tag: str | None
-    input_id: int
+# An output of a node that an operator reads: the partitioner, if the user chose one, the side output, and the input.
+_Read = tuple[StreamNode, Partitioner | None, str | None, int]
 
 
 class _Builder:
@@ -198,25 +192,23 @@ class _Builder:
                 factory=OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=_identity),
                 parallelism=transformation.parallelism,
             )
-            self._add_operator(united)
-            reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
-        self.edges.append(
-            StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag, side_type=self._side_type(reads[0]))
-        )
+            reads = [(self._add_operator(united), None, None, 1)]
+        source, _, tag, _ = reads[0]
+        self.edges.append(StreamEdge(source.id, None, Forward(), tag, side_type=self._side_type(source, tag)))
 
-    def _add_operator(self, transformation: OperatorTransformation) -> None:
+    def _add_operator(self, transformation: OperatorTransformation) -> StreamNode:
         reads = self._reads(transformation)
-        node = self._add_node(transformation, [read.node for read in reads])
-        for read in reads:
-            partitioner = _resolved(read.partitioner, read.node, node)
-            self.edges.append(
-                StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id, self._side_type(read))
-            )
+        node = self._add_node(transformation, [source for source, *_ in reads])
+        for source, chosen, tag, input_id in reads:
+            partitioner = _resolved(chosen, source, node)
+            side_type = self._side_type(source, tag)
+            self.edges.append(StreamEdge(source.id, node.id, partitioner, tag, input_id, side_type))
+        return node
 
-    def _side_type(self, read: "_Read") -> TypeInformation | None:
-        return None if read.tag is None else self._side_types.get((read.node.transformation, read.tag))
+    def _side_type(self, source: StreamNode, tag: str | None) -> TypeInformation | None:
+        return None if tag is None else self._side_types.get((source.transformation, tag))
 
-    def _reads(self, transformation: Transformation) -> list["_Read"]:
+    def _reads(self, transformation: Transformation) -> list[_Read]:
         """Find what an operator reads: for each input, all operators behind unions, side outputs and partitionings."""
         if not transformation.inputs and not isinstance(transformation, SourceTransformation):
             raise JobGraphError(f"operator {transformation.operator_name!r} reads nothing: it needs an input")
@@ -233,7 +225,7 @@ class _Builder:
         input_id: int,
         partitioner: Partitioner | None = None,
         tag: str | None = None,
-    ) -> Iterator["_Read"]:
+    ) -> Iterator[_Read]:
         """Walk up to the operators; of several partitionings or tags the one nearest to the reader
         counts, as in Flink.
         """
@@ -247,7 +239,7 @@ class _Builder:
                 self._check_side_type(_required(above, reader), tag_id, output_type)
                 yield from self._resolve(_required(above, reader), reader, input_id, partitioner, tag or tag_id)
             case operator:
-                yield _Read(self.nodes[self._node_ids[operator]], partitioner, tag, input_id)
+                yield self.nodes[self._node_ids[operator]], partitioner, tag, input_id
 
     def _check_side_type(self, operator: Transformation, tag_id: str, output_type: TypeInformation) -> None:
         known = self._side_types.setdefault((operator, tag_id), output_type)
