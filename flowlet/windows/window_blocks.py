@@ -81,7 +81,7 @@ def put_blocks(
     """
     emitted = {each.group: _EMITTED.unpack(each.content)[0] for each in blocks if not each.table}
     if emitted:
-        windows.restore(Progress.of_groups(emitted, max_parallelism))
+        windows.progress = Progress.of_groups(emitted, max_parallelism)
     rest: list[ColumnBlock] = []
     for table in sorted({each.table for each in blocks if each.table}):
         keys: list[Any] = []

@@ -126,7 +126,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
             if self._cache is None:
                 self._emit(windows.fire(time_ms))
             else:
-                self._emit(windows.fire(time_ms, self._cache.due(time_ms, windows.starts_before(time_ms))))
+                self._emit(windows.fire(time_ms, self._cache.due(time_ms, windows.shape.starts_before(time_ms))))
         except OverflowError as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
@@ -255,7 +255,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
             key = self._aggregation.key
             keys = pa.nulls(1) if key is None else inputs.array(key).take(pa.array(rows))
             groups = np.unique(column_key_groups(keys, self.ctx.max_parallelism)).tolist()
-            cache.bring(groups, windows.starts_before(windows.latest_emitted()))
+            cache.bring(groups, windows.shape.starts_before(windows.progress.latest()))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Emit the windows that end here, then the watermark."""
@@ -287,7 +287,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         if self._aggregation.shape.is_event_time:
             return checked_timestamps(chunk)
         # No row is late for windows by the clock, even if it was set back.
-        now_ms = max(self.ctx.processing_time_service.current_time_ms(), self.windows.latest_emitted() + 1)
+        now_ms = max(self.ctx.processing_time_service.current_time_ms(), self.windows.progress.latest() + 1)
         return np.full(len(chunk), now_ms)
 
     def _set_timer(self) -> None:
@@ -296,7 +296,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         ends = [self.windows.next_end(), None if self._cache is None else self._cache.next_end]
         if any(end is not None for end in ends):
             # The cache knows only a lower bound of the next end, which may have passed.
-            end = max(min([end for end in ends if end is not None]), self.windows.latest_emitted() + 1)
+            end = max(min([end for end in ends if end is not None]), self.windows.progress.latest() + 1)
             self._timer = self.ctx.processing_time_service.register_timer(end, self._on_time)
 
     def _on_time(self, timestamp_ms: int) -> None:

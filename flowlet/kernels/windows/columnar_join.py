@@ -93,9 +93,9 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
         Raises:
             TypeError: see ``WindowKeys.slots``.
         """
-        windows, num_late = self._shape, 0
+        windows, num_late = self.shape, 0
         slots, panes = self._keys.slots(inputs, self._join.keys[side]), windows.panes(inputs.timestamps)
-        found = windows.sorted_out(inputs.timestamps, panes, self._progress.of(slots, self._keys))
+        found = windows.sorted_out(inputs.timestamps, panes, self.progress.of(slots, self._keys))
         if found is not None:
             rows, late_rows = found
             num_late = len(late_rows)
@@ -105,11 +105,11 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
         return num_late
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        windows = self._shape
-        limit, before = windows.last_ended(watermark), windows.last_ended(self._progress.emitted)
+        windows = self.shape
+        limit, before = windows.last_ended(watermark), windows.last_ended(self.progress.emitted)
         if limit // windows.slide_panes * windows.slide_panes <= before:
             return  # no window ended since
-        due = [table.take_before(self.starts_before(watermark)) for table in self._tables]
+        due = [table.take_before(self.shape.starts_before(watermark)) for table in self._tables]
         if any(due):
             sides = [joined_runs(runs or [self._empty(side)]) for side, runs in enumerate(due)]
             yield from self._joined(sides, limit)
@@ -125,9 +125,9 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
     # -- pairs
 
     def _joined(self, sides: Sequence[Run], limit: int) -> Iterator[EmittedWindows]:
-        windows, spread = self._shape, []
+        windows, spread = self.shape, []
         for run in sides:
-            after = windows.last_ended(self._progress.of(run.slots, self._keys))
+            after = windows.last_ended(self.progress.of(run.slots, self._keys))
             spread.append(windows.spread(run.starts, after, limit))
         if not sum(len(rows) for rows, _ in spread):
             return
@@ -153,7 +153,7 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
             starts_ms: the start of each pair's window.
             slots: of each pair's key.
         """
-        join, ends_ms = self._join, starts_ms + self._shape.size
+        join, ends_ms = self._join, starts_ms + self.shape.size
         arrays = self._leading_columns(slots, starts_ms, ends_ms)
         taken = []
         for side, (run, rows) in enumerate(zip(runs, places, strict=True)):

@@ -187,9 +187,9 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
 
     def add(self, inputs: ColumnInputs) -> AddedRows:
         """Take rows as parts of their panes; rows that are late for all their windows are left out."""
-        slots, panes = self._keys.slots(inputs), self._shape.panes(inputs.timestamps)
-        late_rows, horizon = _NO_ROWS, self._progress.of(slots, self._keys) - self._lateness_ms
-        found = self._shape.sorted_out(inputs.timestamps, panes, horizon)
+        slots, panes = self._keys.slots(inputs), self.shape.panes(inputs.timestamps)
+        late_rows, horizon = _NO_ROWS, self.progress.of(slots, self._keys) - self._lateness_ms
+        found = self.shape.sorted_out(inputs.timestamps, panes, horizon)
         if found is not None:
             rows, late_rows = found
             slots, panes, inputs = slots.take(rows), panes.take(rows), inputs.take(rows)
@@ -207,15 +207,15 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
 
     def reopened(self, inputs: ColumnInputs) -> IndexArray:
         """The rows at or before the latest watermark, where windows take late rows; else none."""
-        return (inputs.timestamps <= self.latest_emitted()).nonzero()[0] if self._lateness_ms else _NO_ROWS
+        return (inputs.timestamps <= self.progress.latest()).nonzero()[0] if self._lateness_ms else _NO_ROWS
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        shape = self._shape
-        due = self._rows.take_before(self.starts_before(watermark))
+        shape = self.shape
+        due = self._rows.take_before(self.shape.starts_before(watermark))
         if due:
             run = self._merged(self._partials, joined_runs(due))
             yield from self._results(
-                run, shape.last_ended(self._progress.of(run.slots, self._keys)), shape.last_ended(watermark)
+                run, shape.last_ended(self.progress.of(run.slots, self._keys)), shape.last_ended(watermark)
             )
             is_kept = shape.last_windows(run.starts) > shape.last_ended(watermark - self._lateness_ms)
             self._rows.add(run if is_kept.all() else run.take(is_kept.nonzero()[0]))
@@ -224,7 +224,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
         """The windows of merged rows that begin behind ``after`` and not behind ``limit``, both given by their first
         panes.
         """
-        if self._shape.is_tumbling:
+        if self.shape.is_tumbling:
             is_due = (run.starts > after) & (run.starts <= limit)
             if is_due.any():
                 found = run if is_due.all() else run.take(is_due.nonzero()[0])
@@ -232,7 +232,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             return
         for first, stop in self._window_batches(run, after, limit):
             low = max(after, first - 1) if isinstance(after, int) else np.maximum(after, first - 1)
-            yield self._spread_over(run, *self._shape.spread(run.starts, low, min(limit, stop - 1)))
+            yield self._spread_over(run, *self.shape.spread(run.starts, low, min(limit, stop - 1)))
 
     def _spread_over(self, run: Run, rows: IndexArray, windows: Int64Array) -> EmittedWindows:
         """The results of windows.
@@ -242,29 +242,29 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             rows: numbers of rows; a row stands here once for each of its windows.
             windows: beside each of ``rows``, the first pane of the window.
         """
-        slide, spread = self._shape.slide_panes, run.take(rows)
+        slide, spread = self.shape.slide_panes, run.take(rows)
         groups = group_cells(windows // slide, spread.slots)
         parts = combined_parts(self._partials, spread.parts, groups.codes, len(groups))
         return self._of_windows(Run(groups.slots, groups.windows * slide, (), parts))
 
     def _of_windows(self, run: Run) -> EmittedWindows:
-        starts = self._shape.start_ms(run.starts)
-        return self._emitted(run.slots, starts, starts + self._shape.size, run.parts)
+        starts = self.shape.start_ms(run.starts)
+        return self._emitted(run.slots, starts, starts + self.shape.size, run.parts)
 
     def _window_batches(self, run: Run, after: Any, limit: Any) -> Iterator[tuple[int, int]]:
         """Ranges of windows that hold a bounded number of rows each."""
-        found = [np.unique(windows) for _, windows in self._shape.each_spread(run.starts, after, limit)]
+        found = [np.unique(windows) for _, windows in self.shape.each_spread(run.starts, after, limit)]
         due = np.unique(np.concatenate(found))
         if not len(due):
             return
-        per_batch = max(1, len(due) * _MAX_SPREAD_ROWS // (len(run) * self._shape.max_windows))
+        per_batch = max(1, len(due) * _MAX_SPREAD_ROWS // (len(run) * self.shape.max_windows))
         for start in range(0, len(due), per_batch):
             batch = due[start : start + per_batch]
             yield int(batch[0]), int(batch[-1]) + 1
 
     def _changed(self, added: Run) -> Iterator[EmittedWindows]:
         """The windows of these rows that were emitted before and still take rows, with their new results."""
-        shape, emitted = self._shape, self._progress.of(added.slots, self._keys)
+        shape, emitted = self.shape, self.progress.of(added.slots, self._keys)
         limit, oldest = shape.last_ended(emitted), shape.last_ended(emitted - self._lateness_ms)
         rows, windows = shape.spread(added.starts, oldest, limit)
         if len(rows):
@@ -318,16 +318,16 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
 
     def add(self, inputs: ColumnInputs) -> AddedRows:
         """Take rows as sessions; only if one may be late are they merged with all others at once."""
-        slots, ends = self._keys.slots(inputs), inputs.timestamps + self._shape.gap
+        slots, ends = self._keys.slots(inputs), inputs.timestamps + self.shape.gap
         codes, run = sessions_of(slots, inputs.timestamps, ends)
         parts = tuple([each.of_groups(inputs, codes, len(run)) for each in self._partials])
         run = Run(run.slots, run.starts, run.marks, parts)
-        if not (ends - 1 <= self._progress.of(slots, self._keys)).any():
+        if not (ends - 1 <= self.progress.of(slots, self._keys)).any():
             self._rows.add(run)
             return AddedRows(_NO_ROWS)
         merged_codes, merged = _merged_with_codes(self._partials, joined_runs([*self._rows.runs(), run]))
         # Sessions that had ended before their rows came are dropped.
-        emitted = self._progress.of(merged.slots, self._keys)
+        emitted = self.progress.of(merged.slots, self._keys)
         is_late = merged.marks[0] - 1 <= emitted - self._lateness_ms
         late_rows = is_late.take(merged_codes[-len(run) :]).take(codes).nonzero()[0]
         is_kept = ~is_late
@@ -344,7 +344,7 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
 
     def reopened(self, inputs: ColumnInputs) -> IndexArray:
         """The rows whose session, if they are alone in it, ended by the latest watermark."""
-        return (inputs.timestamps + (self._shape.gap - 1) <= self.latest_emitted()).nonzero()[0]
+        return (inputs.timestamps + (self.shape.gap - 1) <= self.progress.latest()).nonzero()[0]
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
         first_end = self.next_end()

@@ -421,13 +421,15 @@ class WindowTables(ABC, Generic[Kind]):
         key: the key's column; None: there are no keys.
         key_type: its Arrow type, of plain values.
         tables: the tables, which the subclass fills.
+
+    ``progress``: how far windows have been emitted; it may be set before the first rows.
     """
 
     def __init__(self, shape: Kind, key: str | None, key_type: Any, *tables: WindowRuns) -> None:
-        self._shape: Kind = shape
+        self.shape: Kind = shape
         self._is_keyed = key is not None
         self._keys = WindowKeys(key, key_type)
-        self._progress = Progress()
+        self.progress = Progress()
         self._tables = tables
 
     def __repr__(self) -> str:
@@ -445,28 +447,20 @@ class WindowTables(ABC, Generic[Kind]):
         Raises:
             OverflowError: a sum is too large; names the column.
         """
-        if watermark > self._progress.emitted:
+        if watermark > self.progress.emitted:
             for _ in batches:
                 yield from self._ended(watermark)
-            self._progress.advance(watermark)
+            self.progress.advance(watermark)
             self._forget_keys()
-
-    def latest_emitted(self) -> int:
-        """The highest watermark up to which the windows of some key were emitted."""
-        return self._progress.latest()
 
     @property
     def are_in_panes(self) -> bool:
         """Whether the starts of rows are panes, which many rows share; else each row may have a start of its own."""
-        return isinstance(self._shape, AlignedWindows)
-
-    def starts_before(self, watermark: int) -> int:
-        """The bound before which all rows of windows start that end at or before a watermark."""
-        return self._shape.starts_before(watermark)
+        return isinstance(self.shape, AlignedWindows)
 
     def first_end(self, start: int) -> int:
         """A time before which no window ends that was not emitted and has a row that starts at ``start`` or later."""
-        return self._shape.first_end(start, self._progress.emitted)
+        return self.shape.first_end(start, self.progress.emitted)
 
     def next_end(self) -> int | None:
         """A time before which no window ends; None: there are no rows."""
@@ -484,12 +478,8 @@ class WindowTables(ABC, Generic[Kind]):
             for table in self._tables:
                 if len(table):
                     table.joined()
-        progress = Progress(self._progress.emitted, self._progress.floors)
+        progress = Progress(self.progress.emitted, self.progress.floors)
         return WindowsState(self._keys.array(), progress, tuple([table.runs() for table in self._tables]))
-
-    def restore(self, progress: Progress) -> None:
-        """Set how far windows have been emitted; call it before the first rows."""
-        self._progress = progress
 
     def put_first(self, table: int, keys: Any, run: Run) -> None:
         """Take rows that arrived before all others; ``keys`` has the key of each as an Arrow array, in place of slots.
