@@ -74,9 +74,7 @@ class _Windows(Generic[F, P]):
         self._keyed_stream = keyed_stream
         self._assigner = window_assigner
         self._trigger: Trigger[Any, Any] | None = None
-        self._evictor: Evictor[Any, Any] | None = None
-        self._allowed_lateness_ms = 0
-        self._late_tag: OutputTag | None = None
+        self._chosen: dict[str, Any] = {}  # further fields of the ``WindowSpec``
 
     def get_execution_environment(self) -> "StreamExecutionEnvironment":
         """The environment of the stream."""
@@ -100,18 +98,19 @@ class _Windows(Generic[F, P]):
     def evictor(self, evictor: Evictor[Any, Any]) -> Self:
         """Take records out of windows when they are evaluated; all records are kept then.  Not in PyFlink."""
         check_kind(evictor, Evictor, "evictor() needs an Evictor such as CountEvictor.of(3)")
-        self._evictor = evictor
+        self._chosen["evictor"] = evictor
         return self
 
     def allowed_lateness(self, time_ms: int | Length) -> Self:
         """Keep windows of event time for so many milliseconds after their end, for records that are late."""
-        self._allowed_lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
+        lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
+        self._chosen["allowed_lateness_ms"] = lateness_ms
         return self
 
     def side_output_late_data(self, output_tag: OutputTag) -> Self:
         """Send records that are too late to a side output of the result; else they are dropped and counted."""
         check_kind(output_tag, OutputTag, "side_output_late_data() needs an OutputTag")
-        self._late_tag = output_tag
+        self._chosen["late_tag_id"] = output_tag.tag_id
         return self
 
     def reduce(
@@ -126,9 +125,7 @@ class _Windows(Generic[F, P]):
         combine = checked_function(reduce_function, ReduceFunction, "reduce", 2)
         if window_function is None and output_type is None:
             output_type = self.get_input_type()
-        function = (
-            None if window_function is None else checked_object(window_function, "reduce", *self._function_classes)
-        )
+        function = self._checked(window_function, "reduce")
         return self._windowed(combine, function, self.get_input_type(), output_type)
 
     def aggregate(
@@ -142,9 +139,7 @@ class _Windows(Generic[F, P]):
         only element.
         """
         combine = checked_object(aggregate_function, "aggregate", AggregateFunction)
-        function = (
-            None if window_function is None else checked_object(window_function, "aggregate", *self._function_classes)
-        )
+        function = self._checked(window_function, "aggregate")
         return self._windowed(combine, function, declared_type(accumulator_type), output_type)
 
     def apply(self, window_function: F, output_type: TypeInformation | None = None) -> DataStream:
@@ -157,6 +152,9 @@ class _Windows(Generic[F, P]):
         function = checked_object(process_window_function, "process", self._function_classes[1])
         return self._windowed(None, function, self.get_input_type(), output_type)
 
+    def _checked(self, window_function: F | P | None, method: str) -> Any:
+        return None if window_function is None else checked_object(window_function, method, *self._function_classes)
+
     def _windowed(
         self, combine: Any, function: Any, state_type: TypeInformation, output_type: TypeInformation | None
     ) -> DataStream:
@@ -168,13 +166,11 @@ class _Windows(Generic[F, P]):
         spec = WindowSpec(
             self._assigner,
             trigger,
-            self._evictor,
-            self._allowed_lateness_ms,
-            None if self._late_tag is None else self._late_tag.tag_id,
-            combine,
-            function,
-            state_type,
-            self._is_keyed,
+            combine=combine,
+            function=function,
+            state_type=state_type,
+            is_keyed=self._is_keyed,
+            **self._chosen,
         )
         functions = ", ".join(type(each).__name__ for each in (combine, function) if each is not None)
         stream = self._keyed_stream

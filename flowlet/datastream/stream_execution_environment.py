@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
@@ -150,7 +150,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         self._operators: list[Transformation] = []  # those added since the last attempt to start a job
         # The last attempt, if it failed: its operators, and the end of the stream that the client reads.
         self._unstarted: tuple[Sequence[Transformation], Transformation | None] = ((), None)
-        self._unexecuted = _Unexecuted()
+        self._token = object()  # for the streams that no job has had yet
         self._jobs: list[RunningJob] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
         for options in (_options_of_file(), run_options(os.environ), configuration):
@@ -429,7 +429,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         No job runs, and the operators stay for ``execute``.
         """
         plan = execution_plan(self._stream_graph(None, None))
-        self._unexecuted.clear()  # a program may want no more than the plan
+        _UNEXECUTED.pop(self._token, None)  # a program may want no more than the plan
         return plan
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
@@ -490,7 +490,10 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
 
     def _add_operator(self, transformation: Transformation) -> None:
         self._operators.append(transformation)
-        self._unexecuted.built(transformation.operator_name)
+        if not _UNEXECUTED:
+            atexit.unregister(_tell_unexecuted)
+            atexit.register(_tell_unexecuted, os.getpid())
+        _UNEXECUTED[self._token] = transformation.operator_name
 
     def _next_attempt(self, collect: CollectTransformation | None) -> Sequence[Transformation]:
         """The operators added since the last attempt to start a job.
@@ -586,7 +589,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         # Before anything can fail: the next call may try these operators again.
         self._unstarted = (self._next_attempt(collect), None if collect is None else collect.input)
         self._operators = []
-        self._unexecuted.clear()
+        _UNEXECUTED.pop(self._token, None)
         try:
             graph = self._stream_graph(job_name, collect, heartbeat)
             if graph.settings.job.state.is_rocksdb:
@@ -607,50 +610,32 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return job_manager_address(self._configuration, os.environ)
 
 
-class _Unexecuted:
-    """The streams of one environment that no job has had yet, for one line on stderr when the program ends.
+# The newest operator of each environment whose streams no job has had yet, for one line when the program ends.
+# By a token: the environment may be gone by then, as most programs build their streams in a function.
+_UNEXECUTED: Final[dict[object, str]] = {}
 
-    A class variable holds the streams of all environments, which may be gone by then: most programs build their streams
-    in a function.
+
+def _tell_unexecuted(process_id: int) -> None:
+    """Write to stderr that streams were built and never executed, if there are any.
+
+    Not in processes that only import or fork the program, not in tests and interactive sessions, and not after an
+    exception, which says enough.
     """
-
-    _all: ClassVar[dict["_Unexecuted", str]] = {}  # the name of the newest operator of each
-
-    __slots__ = ()
-
-    def built(self, operator: str) -> None:
-        """Note an operator."""
-        if not _Unexecuted._all:
-            atexit.unregister(_Unexecuted.tell)
-            atexit.register(_Unexecuted.tell, os.getpid())
-        _Unexecuted._all[self] = operator
-
-    def clear(self) -> None:
-        """Forget the operators: a job has them, or the program has seen why not."""
-        _Unexecuted._all.pop(self, None)
-
-    @staticmethod
-    def tell(process_id: int) -> None:
-        """Write to stderr that streams were built and never executed, if there are any.
-
-        Not in processes that only import or fork the program, not in tests and interactive sessions, and not after an
-        exception, which says enough.
-        """
-        main = sys.modules.get("__main__")  # of another name in processes of multiprocessing
-        package = (getattr(main, "__package__", None) or "").split(".")[0]
-        is_program = (
-            getattr(main, "__name__", "") == "__main__"
-            and package not in {"flowlet", "unittest"}
-            and "pytest" not in sys.modules
-        )
-        has_failed = getattr(sys, "last_value", None) is not None
-        if _Unexecuted._all and is_program and not has_failed and not hasattr(sys, "ps1") and os.getpid() == process_id:
-            operator = next(reversed(_Unexecuted._all.values()))
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
-                sys.stderr.write(
-                    f"flowlet: the streams up to {operator!r} were built and never executed: call execute() of their "
-                    "environment\n"
-                )
+    main = sys.modules.get("__main__")  # of another name in processes of multiprocessing
+    package = (getattr(main, "__package__", None) or "").split(".")[0]
+    is_program = (
+        getattr(main, "__name__", "") == "__main__"
+        and package not in {"flowlet", "unittest"}
+        and "pytest" not in sys.modules
+    )
+    has_failed = getattr(sys, "last_value", None) is not None
+    if _UNEXECUTED and is_program and not has_failed and not hasattr(sys, "ps1") and os.getpid() == process_id:
+        operator = next(reversed(_UNEXECUTED.values()))
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+            sys.stderr.write(
+                f"flowlet: the streams up to {operator!r} were built and never executed: call execute() of their "
+                "environment\n"
+            )
 
 
 def _options_of_file() -> Configuration | None:

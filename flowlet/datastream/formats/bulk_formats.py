@@ -64,18 +64,17 @@ class CsvSchema:
 class CsvSchemaBuilder:
     """Builds a ``CsvSchema``."""
 
-    _columns: list[CsvColumn] = field(default_factory=list)
     _schema: CsvSchema = field(default_factory=lambda: CsvSchema(()))
 
     def build(self) -> CsvSchema:
         """The schema.  Raises JobGraphError: it has no columns, or two that share a name."""
-        names = [each.name for each in self._columns]
+        names = [each.name for each in self._schema.columns]
         if not names:
             raise JobGraphError("a CsvSchema needs at least one column, such as add_string_column('name')")
         twice = next((each for each in names if names.count(each) > 1), None)
         if twice is not None:
             raise JobGraphError(f"a CsvSchema has two columns of the name {twice!r}; give each its own")
-        return replace(self._schema, columns=tuple(self._columns))
+        return self._schema
 
     # -- columns
 
@@ -98,17 +97,15 @@ class CsvSchemaBuilder:
     def add_columns_from(self, schema: CsvSchema) -> Self:
         """Add the columns of another schema."""
         check_kind(schema, CsvSchema, "add_columns_from() needs a CsvSchema")
-        self._columns += schema.columns
-        return self
+        return self._set(columns=self._schema.columns + schema.columns)
 
     def clear_columns(self) -> Self:
         """Drop the columns so far."""
-        self._columns.clear()
-        return self
+        return self._set(columns=())
 
     def size(self) -> int:
         """The number of columns so far."""
-        return len(self._columns)
+        return len(self._schema)
 
     # -- characters
 
@@ -153,8 +150,7 @@ class CsvSchemaBuilder:
 
     def _add(self, column: CsvColumn) -> Self:
         check_name(column.name, "a column of a CsvSchema needs a name")
-        self._columns.append(column)
-        return self
+        return self._set(columns=(*self._schema.columns, column))
 
     def _set(self, **changes: Any) -> Self:
         self._schema = replace(self._schema, **changes)
