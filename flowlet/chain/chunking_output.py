@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode, LoopEnd, write_conversion
-from flowlet.chain.record_shape import RecordShape, ShapeWatch, copy_if_mutable, fields_of, unpickled
+from flowlet.chain.record_shape import RecordShape, ShapeWatch, apart, copy_if_mutable, fields_of, unpickled
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import Column, Columns, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging
@@ -32,7 +32,7 @@ from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key, exact_keys
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk, ControlElement, PickledRecord
-from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
+from flowlet.serde.pickles.record_pickle import loads_record
 from flowlet.serde.type_serializer import last_of, preview
 from flowlet.typed.record_conversion import RecordConversion
 
@@ -77,10 +77,6 @@ class KeyExtractor:
         key = code.variable("k")
         code.line(f"{key} = {code.bind(self._select, 'key')}({record})", Blame(self.name, self.subtask, record))
         return key
-
-    def copy_if_mutable(self, key: Any) -> Any:
-        """The key if it cannot change, else a copy of its present value."""
-        return key if is_unchanging(key) else loads_record(dumps_record(key))
 
     def keyed(self, chunk: Chunk) -> Chunk:
         """The chunk with its keys (or channels), which are extracted if it has none.
@@ -391,7 +387,7 @@ class ChunkingOutput(LoopEnd):
         self._has_others = True
         self._values.append(value)
         if self.keys is not None:
-            self._keys.append(key if is_unchanging(key) else self.keys.copy_if_mutable(key))
+            self._keys.append(key if is_unchanging(key) else apart(key))
         if timestamp is not None:
             self._timestamps.append(timestamp)
         self._watch.note(record)

@@ -173,7 +173,7 @@ class KeyedConsumer(ChainedConsumer, LoopEnd):
             exact_key(key)
         except KeyTypeError as error:
             raise UserFunctionError(self.keys.name, self.keys.subtask, preview(record)) from error
-        return key if is_unchanging(key) else self.keys.copy_if_mutable(key)
+        return key if is_unchanging(key) else apart(key)
 
     def isolated(self, record: Any) -> Any:
         """The record if it cannot change, else an equal new one."""

@@ -277,9 +277,15 @@ class KeyedInput:
             TaskCancelled: the task is cancelled; the selector is called for no further record.
             UserFunctionError: the selector failed, or gave a value that cannot be a key.
         """
-        known = None if self._is_shown_column else _known_keys(chunk)
-        if known is not None and _has_plain_keys(chunk):
-            return known, known
+        columns = chunk.columns
+        known: list[Any] | None = None  # the keys that the sender took, beside the records or as one of their fields
+        if columns is None:
+            known = None if self._is_shown_column else chunk.keys
+        elif columns.key_position is not None and not self._is_shown_column:
+            column = columns.fields[columns.key_position]
+            known = column.to_list()
+            if column.value_type in PLAIN_TYPES:
+                return known, known
         name, ctx = self._operator.name, self._operator.ctx
         if known is None:
             known = selected(self._selector.call, chunk.values, ctx.attention, name, ctx.subtask)
@@ -387,19 +393,3 @@ def write_current_key(code: LoopCode, ctx: OperatorContext, key: str) -> None:
     code.line(f"{code.bind(ctx.key_context, 'key_context')}.current_key = {key}")
     if ctx.keyed_state is not None and ctx.keyed_state.cleans_at_records:
         code.line(f"{code.bind(ctx.keyed_state.clean, 'clean')}()")
-
-
-def _has_plain_keys(chunk: Chunk) -> bool:
-    """Whether the keys are a column of values of one plain type, so that none has to be looked at."""
-    columns = chunk.columns
-    if columns is None or columns.key_position is None:
-        return False
-    return columns.fields[columns.key_position].value_type in PLAIN_TYPES
-
-
-def _known_keys(chunk: Chunk) -> list[Any] | None:
-    """The keys that the sender took, beside the records or as one of their fields; None: it took none."""
-    columns = chunk.columns
-    if columns is None:
-        return chunk.keys
-    return None if columns.key_position is None else columns.fields[columns.key_position].to_list()

@@ -7,6 +7,7 @@ import pytest
 
 from flowlet.chain.chunking_output import MIN_COLUMN_ROWS, KeyExtractor, field_selected_by
 from flowlet.chain.loop_code import LoopCode, failure_of
+from flowlet.chain.record_shape import apart
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.column_key import ColumnKey
@@ -83,13 +84,13 @@ def test_the_key_is_taken_where_its_statement_stands() -> None:
 
 @pytest.mark.parametrize("key", ["a", 1, ("a", (1, 2)), None, frozenset({1})], ids=stable_repr)
 def test_a_key_that_cannot_change_is_itself(key: Any) -> None:
-    assert taker(never).copy_if_mutable(key) is key
+    assert apart(key) is key
 
 
 def test_a_key_that_can_change_is_as_it_was() -> None:
     key = ["a", [1]]
 
-    copied = taker(never).copy_if_mutable(key)
+    copied = apart(key)
     key.append("b")
     key[1].append(2)  # type: ignore[attr-defined]  # it is a list
 
