@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import pyarrow as pa
 
-from flowlet.common.checks import check_kind, is_name
-from flowlet.common.time import Duration, Length, millis_of
+from flowlet.common.checks import is_name
+from flowlet.common.time import Duration
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import data_stream, window
@@ -29,8 +29,7 @@ from flowlet.datastream.formats.arrow_schemas import (
     schema_with_sum,
 )
 from flowlet.datastream.functions import KeySelector
-from flowlet.datastream.keyed_stream import EMIT_ROWS, AllWindowedStream, KeyedStream, WindowedStream
-from flowlet.datastream.output_tag import OutputTag
+from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, OneKey, WindowsOfStream
 from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.errors import JobGraphError
@@ -420,34 +419,22 @@ def to_columns(stream: DataStream, schema: Any) -> ColumnStream:
     return ColumnStream(stream._environment, stream._add("To Arrow", factory, PickledBytesTypeInfo()), known)
 
 
-class WindowedColumnStream:
+class WindowedColumnStream(WindowsOfStream[Any, Any]):
     """A stream of columns cut into windows; made by ``window`` and ``window_all``.
 
-    Results are columns: the key, ``window_start``, ``window_end`` (exclusive, both without a time zone), and the
-    aggregations.  Their event time is the last millisecond of the window.
+    Results of ``agg``, and of the aggregations after it, are columns: the key, ``window_start``, ``window_end``
+    (exclusive, both without a time zone), and the aggregations.  Their event time is the last millisecond of the
+    window.  Late rows that are allowed let the results of all windows that a batch changes be emitted again.
+
+    ``reduce``, ``aggregate``, ``apply`` and ``process`` are those of the rows as records, and so are triggers and
+    evictors.
     """
 
-    __slots__ = ("_assigner", "_key", "_late_tag", "_lateness_ms", "_stream")
-
     def __init__(self, stream: "ColumnStream", key: str | None, assigner: Any) -> None:
-        self._stream = stream
+        super().__init__(stream, assigner)
+        self._rows = stream
         self._key = key
-        self._assigner = assigner
-        self._lateness_ms = 0
-        self._late_tag: OutputTag | None = None
-
-    def allowed_lateness(self, time_ms: int | Length) -> "WindowedColumnStream":
-        """Take rows up to this long behind the end of their window; the results of all windows that a batch changes are
-        emitted again.
-        """
-        self._lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
-        return self
-
-    def side_output_late_data(self, output_tag: OutputTag) -> "WindowedColumnStream":
-        """Send rows that are too late for all their windows to a side output; else they are counted and dropped."""
-        check_kind(output_tag, OutputTag, "side_output_late_data() needs an OutputTag")
-        self._late_tag = output_tag
-        return self
+        self._is_keyed = key is not None
 
     def agg(self, **aggregations: Any) -> "ColumnStream":
         """Compute several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
@@ -463,7 +450,11 @@ class WindowedColumnStream:
             JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of another
                 kind.
         """
-        shape, stream = window_shape(self._assigner), self._stream
+        if self._trigger is not None or "evictor" in self._chosen:
+            raise JobGraphError("agg(): a trigger or an evictor needs windows of records: use reduce() or process()")
+        shape, stream = window_shape(self._assigner), self._rows
+        lateness_ms = self._chosen.get("allowed_lateness_ms", 0)
+        late_tag = self._chosen.get("late_tag_id")
         taken = (WINDOW_START, WINDOW_END) if self._key is None else (self._key, WINDOW_START, WINDOW_END)
         if self._key in (WINDOW_START, WINDOW_END):
             raise JobGraphError(
@@ -471,17 +462,17 @@ class WindowedColumnStream:
                 "map_batches(...)"
             )
         aggregates = checked_aggregates(stream.schema, aggregations, taken)
-        if not shape.is_event_time and (self._lateness_ms or self._late_tag is not None):
+        if not shape.is_event_time and (lateness_ms or late_tag is not None):
             raise JobGraphError(
                 "windows by the clock have no late rows; leave allowed_lateness() and side_output_late_data() out"
             )
         key_type = None if self._key is None else stream.schema.field(self._key).type
         if key_type is not None and pa.types.is_dictionary(key_type):
             key_type = key_type.value_type
-        aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, self._lateness_ms)
-        if self._late_tag is None and aggregation.can_be_local:
+        aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, lateness_ms)
+        if late_tag is None and aggregation.can_be_local:
             return self._in_two_steps(aggregation, stream)
-        if self._late_tag is None:
+        if late_tag is None:
             needed = {each.column for each in aggregates} | {self._key}
             stream = stream._selected([name for name in stream.schema.names if name in needed])
         return self._aggregated(aggregation, stream)
@@ -507,7 +498,7 @@ class WindowedColumnStream:
         return self.agg(count="count")
 
     def _single(self, column: int | str, kind: str) -> "ColumnStream":
-        name = column_of(self._stream.schema, column, kind)
+        name = column_of(self._rows.schema, column, kind)
         return self.agg(**{name: (name, kind)})
 
     def _in_two_steps(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
@@ -528,7 +519,7 @@ class WindowedColumnStream:
             "flowlet.windows.window_columns_operator:WindowColumnsOperator",
             aggregation=aggregation,
             schema=rows.schema,
-            late_tag=None if self._late_tag is None else self._late_tag.tag_id,
+            late_tag=self._chosen.get("late_tag_id"),
             layout=layout,
             is_batch=GraphValue.IS_BATCH,
         )
@@ -537,42 +528,11 @@ class WindowedColumnStream:
             return rows._partitioned(Global())._columns("Window All", factory, schema).force_non_parallel()
         return rows._partitioned(KeyGroups(ColumnKey(self._key)))._columns("Window", factory, schema)
 
-    # -- as records
-
-    def trigger(self, trigger: Any) -> Any:
-        """The windows of the rows as records, with this trigger: see ``WindowedStream``."""
-        return self._records().trigger(trigger)
-
-    def evictor(self, evictor: Any) -> Any:
-        """The windows of the rows as records, with this evictor: see ``WindowedStream``."""
-        return self._records().evictor(evictor)
-
-    def reduce(self, *args: Any, **named: Any) -> DataStream:
-        """``WindowedStream.reduce`` of the rows as records."""
-        return self._records().reduce(*args, **named)
-
-    def aggregate(self, *args: Any, **named: Any) -> DataStream:
-        """``WindowedStream.aggregate`` of the rows as records."""
-        return self._records().aggregate(*args, **named)
-
-    def apply(self, *args: Any, **named: Any) -> DataStream:
-        """``WindowedStream.apply`` of the rows as records."""
-        return self._records().apply(*args, **named)
-
-    def process(self, *args: Any, **named: Any) -> DataStream:
-        """``WindowedStream.process`` of the rows as records."""
-        return self._records().process(*args, **named)
-
-    def _records(self) -> WindowedStream | AllWindowedStream:
-        rows = self._stream.to_records()
-        stream: WindowedStream | AllWindowedStream
-        if self._key is None:
-            stream = rows.window_all(self._assigner)
-        else:
-            stream = rows.key_by(operator.itemgetter(self._key)).window(self._assigner)
-        if self._lateness_ms:
-            stream = stream.allowed_lateness(self._lateness_ms)
-        return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)
+    def _windowed(self, *arguments: Any) -> DataStream:
+        """The windows of the rows as records."""
+        selector = OneKey() if self._key is None else operator.itemgetter(self._key)
+        self._stream = self._rows.to_records().key_by(selector)
+        return super()._windowed(*arguments)
 
 
 class JoinedColumnStreams:

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from flowlet.common.checks import check_kind, is_name, is_whole_number
 from flowlet.common.time import Length, millis_of
@@ -61,28 +61,35 @@ F = TypeVar("F")
 P = TypeVar("P")
 
 
-class _Windows(Generic[F, P]):
-    """The methods that windows of keyed and of unkeyed streams share; ``F``, ``P``: the kinds of their functions."""
+# The kinds of functions of windows, by whether these are of a keyed stream.
+_FUNCTIONS: Final[dict[bool, tuple[type[Any], type[Any]]]] = {
+    True: (WindowFunction, ProcessWindowFunction),
+    False: (AllWindowFunction, ProcessAllWindowFunction),
+}
 
-    _kind: str
-    _function_classes: tuple[type[Any], type[Any]]
+
+class WindowsOfStream(Generic[F, P]):
+    """The methods that windows of keyed, of unkeyed and of streams of columns share; ``F``, ``P``: the kinds of their
+    functions.
+    """
+
     _is_keyed: bool
 
-    def __init__(self, keyed_stream: "KeyedStream", window_assigner: WindowAssigner[Any, Any]) -> None:
+    def __init__(self, keyed_stream: DataStream, window_assigner: WindowAssigner[Any, Any]) -> None:
         needs = "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5))"
         check_kind(window_assigner, WindowAssigner, needs)
-        self._keyed_stream = keyed_stream
+        self._stream = keyed_stream
         self._assigner = window_assigner
         self._trigger: Trigger[Any, Any] | None = None
         self._chosen: dict[str, Any] = {}  # further fields of the ``WindowSpec``
 
     def get_execution_environment(self) -> "StreamExecutionEnvironment":
         """The environment of the stream."""
-        return self._keyed_stream.get_execution_environment()
+        return self._stream.get_execution_environment()
 
     def get_input_type(self) -> TypeInformation:
         """The declared type of the records."""
-        return self._keyed_stream.get_type()
+        return self._stream.get_type()
 
     def trigger(self, trigger: Trigger[Any, Any]) -> Self:
         """Evaluate windows when this trigger says so, in place of the assigner's trigger."""
@@ -144,16 +151,16 @@ class _Windows(Generic[F, P]):
 
     def apply(self, window_function: F, output_type: TypeInformation | None = None) -> DataStream:
         """Call a function with all records of each window."""
-        function = checked_object(window_function, "apply", self._function_classes[0])
+        function = checked_object(window_function, "apply", _FUNCTIONS[self._is_keyed][0])
         return self._windowed(None, function, self.get_input_type(), output_type)
 
     def process(self, process_window_function: P, output_type: TypeInformation | None = None) -> DataStream:
         """Call a function with all records of each window and a context."""
-        function = checked_object(process_window_function, "process", self._function_classes[1])
+        function = checked_object(process_window_function, "process", _FUNCTIONS[self._is_keyed][1])
         return self._windowed(None, function, self.get_input_type(), output_type)
 
     def _checked(self, window_function: F | P | None, method: str) -> Any:
-        return None if window_function is None else checked_object(window_function, method, *self._function_classes)
+        return None if window_function is None else checked_object(window_function, method, *_FUNCTIONS[self._is_keyed])
 
     def _windowed(
         self, combine: Any, function: Any, state_type: TypeInformation, output_type: TypeInformation | None
@@ -172,8 +179,9 @@ class _Windows(Generic[F, P]):
             is_keyed=self._is_keyed,
             **self._chosen,
         )
+        kind = "Window" if self._is_keyed else "AllWindow"
         functions = ", ".join(type(each).__name__ for each in (combine, function) if each is not None)
-        stream = self._keyed_stream
+        stream = self._stream
         factory = OperatorFactory.of(
             "flowlet.windows.window_operator:WindowOperator",
             spec=spec,
@@ -184,25 +192,21 @@ class _Windows(Generic[F, P]):
             type(self._assigner).__name__,
             factory,
             declared_type(output_type),
-            description=f"{self._kind}({self._assigner}, {type(trigger).__name__}, {functions})",
+            description=f"{kind}({self._assigner}, {type(trigger).__name__}, {functions})",
             # Other windows may have timers of the clock, and columns are not taken apart on the way.
             takes_single_records=spec.is_aligned and not isinstance(stream._key_selector, ColumnKey),
         )
 
 
-class WindowedStream(_Windows[WindowFunction[Any, Any, Any, Any], ProcessWindowFunction[Any, Any, Any, Any]]):
+class WindowedStream(WindowsOfStream[WindowFunction[Any, Any, Any, Any], ProcessWindowFunction[Any, Any, Any, Any]]):
     """The records of each key in windows; made by ``window`` and ``count_window`` of a keyed stream."""
 
-    _kind = "Window"
-    _function_classes = (WindowFunction, ProcessWindowFunction)
     _is_keyed = True
 
 
-class AllWindowedStream(_Windows[AllWindowFunction[Any, Any, Any], ProcessAllWindowFunction[Any, Any, Any]]):
+class AllWindowedStream(WindowsOfStream[AllWindowFunction[Any, Any, Any], ProcessAllWindowFunction[Any, Any, Any]]):
     """All records in windows; made by ``window_all`` and ``count_window_all``.  One subtask does all the work."""
 
-    _kind = "AllWindow"
-    _function_classes = (AllWindowFunction, ProcessAllWindowFunction)
     _is_keyed = False
 
     def __init__(self, data_stream: DataStream, window_assigner: WindowAssigner[Any, Any]) -> None:
