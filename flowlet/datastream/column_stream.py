@@ -39,7 +39,7 @@ from flowlet.graph.transformation import GraphValue, OperatorFactory, PartitionT
 from flowlet.kernels.time_column import TimeColumn
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import PartsLayout, WindowedAggregation
-from flowlet.kernels.windows.window_partials import AGGREGATES, WindowAggregate
+from flowlet.kernels.windows.window_partials import AGGREGATES, WindowAggregate, value_type
 from flowlet.kernels.windows.window_shapes import WINDOW_END, WINDOW_START, AlignedWindows, SessionWindows, WindowShape
 from flowlet.keys.column_key import ColumnKey
 
@@ -124,7 +124,7 @@ def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
         JobGraphError: the kinds differ.
     """
     types = [schema.field(key).type for schema, key in zip(schemas, keys, strict=True)]
-    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
+    plain = list(map(value_type, types))
     if _key_kind(plain[0]) != _key_kind(plain[1]):
         raise JobGraphError(
             f"where({keys[0]!r}) is a {types[0]} and equal_to({keys[1]!r}) a {types[1]}: their values never are the "
@@ -164,8 +164,7 @@ def checked_joined_columns(
 
 def _joined_column(schemas: tuple[Any, Any], name: str, side: int, column: Any) -> JoinedColumn:
     found = column_of(schemas[side], column, "select")
-    kind = schemas[side].field(found).type
-    return JoinedColumn(name, side, found, kind.value_type if pa.types.is_dictionary(kind) else kind)
+    return JoinedColumn(name, side, found, value_type(schemas[side].field(found).type))
 
 
 def _checked_side(name: str, wanted: Any) -> tuple[int, Any]:
@@ -466,9 +465,7 @@ class WindowedColumnStream(WindowsOfStream[Any, Any]):
             raise JobGraphError(
                 "windows by the clock have no late rows; leave allowed_lateness() and side_output_late_data() out"
             )
-        key_type = None if self._key is None else stream.schema.field(self._key).type
-        if key_type is not None and pa.types.is_dictionary(key_type):
-            key_type = key_type.value_type
+        key_type = None if self._key is None else value_type(stream.schema.field(self._key).type)
         aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, lateness_ms)
         if late_tag is None and aggregation.can_be_local:
             return self._in_two_steps(aggregation, stream)

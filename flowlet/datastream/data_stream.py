@@ -9,6 +9,7 @@ import importlib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
@@ -351,13 +352,19 @@ class SplitStream:
 class ConnectedStreams:
     """Two streams whose records go to one function; made by ``DataStream.connect``."""
 
-    __slots__ = ("stream1", "stream2")
+    __slots__ = ("_then", "stream1", "stream2")
 
-    def __init__(self, stream1: "DataStream", stream2: "DataStream") -> None:
+    def __init__(
+        self,
+        stream1: "DataStream",
+        stream2: "DataStream",
+        then: "Callable[[OperatorTransformation], DataStream] | None" = None,
+    ) -> None:
         if stream1.get_execution_environment() is not stream2.get_execution_environment():
             raise JobGraphError("connect() needs two streams of the same environment")
         self.stream1 = stream1
         self.stream2 = stream2
+        self._then = partial(DataStream, stream1._environment) if then is None else then
 
     def key_by(
         self,
@@ -415,7 +422,7 @@ class ConnectedStreams:
     ) -> "DataStream":
         factory = OperatorFactory.of(operator, key_selectors=self._key_selectors, **arguments)
         second_input = self.stream2._transformation
-        return self.stream1._then(name, factory, declared_type(output_type), second_input=second_input)
+        return self._then(self.stream1._add(name, factory, declared_type(output_type), second_input=second_input))
 
 
 class BroadcastStream:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flowlet.errors import StateRestoreError
 from flowlet.kernels.grouping import stable_order
 from flowlet.kernels.windows.window_partials import Int64Array, join_values
-from flowlet.kernels.windows.window_shapes import Progress, Run, WindowsState, WindowTables, joined_runs
+from flowlet.kernels.windows.window_shapes import Progress, Run, Tables, WindowTables, joined_runs
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.state.state_snapshots import (
     ALL_STARTS,
@@ -46,13 +46,14 @@ def known_blocks(progress: Progress, key_groups: range) -> Iterator[ColumnBlock]
     return (ColumnBlock(group, 0, 0, 0, _EMITTED.pack(progress.of_group(group))) for group in key_groups)
 
 
-def row_blocks(state: WindowsState, max_parallelism: int, *, is_cut: bool = False) -> Iterator[ColumnBlock]:
-    """The rows of a state as blocks, by key group.
+def row_blocks(keys: Any, tables: Tables, max_parallelism: int, *, is_cut: bool = False) -> Iterator[ColumnBlock]:
+    """The rows of tables as blocks, by key group.
 
-    ``is_cut``: the rows are in the order of their starts; many rows with one start get a block of their own.
+    ``keys``: the key of each slot.  ``is_cut``: the rows are in the order of their starts; many rows with one start get
+        a block of their own.
     """
-    groups = column_key_groups(state.keys, max_parallelism)
-    for table, runs in enumerate(state.tables, 1):
+    groups = column_key_groups(keys, max_parallelism)
+    for table, runs in enumerate(tables, 1):
         if not runs:
             continue
         run = joined_runs(runs)
@@ -65,7 +66,7 @@ def row_blocks(state: WindowsState, max_parallelism: int, *, is_cut: bool = Fals
             cuts = _cuts(run.starts[begin:stop]) if is_cut else (0, stop - begin)
             for first, end in pairwise(cuts):
                 part = run.cut(begin + first, begin + end)
-                content = _written(_batch_of(state.keys.take(pa.array(part.slots)), part))
+                content = _written(_batch_of(keys.take(pa.array(part.slots)), part))
                 yield ColumnBlock(int(of_rows[begin]), table, int(part.starts.min()), 0, content)
 
 
@@ -206,7 +207,7 @@ def former_state(snapshots: Sequence[WindowColumnsSnapshot], max_parallelism: in
         for written, layout in zip(each.tables, each.layouts, strict=True):
             rows = _read(written) if written else None
             tables.append(() if rows is None else (_run_of(rows, layout, rows.column("slot").to_numpy()),))
-        blocks += row_blocks(WindowsState(keys, Progress(), tuple(tables)), max_parallelism)
+        blocks += row_blocks(keys, tuple(tables), max_parallelism)
     blocks += known_blocks(Progress(lowest, floors), range(max_parallelism))
     groups_of = {group: {WINDOW_COLUMNS: rows} for group, rows in rows_of_blocks(blocks).items()}
     return KeyedStateSnapshot(

@@ -158,13 +158,13 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
         """Implement ``ColumnHolder.held_blocks``.  Raises UserFunctionError: a sum overflowed as runs were joined."""
         ctx = self.ctx
         try:
-            state = self.windows.state(in_order=in_order)
+            keys, progress, tables = self.windows.state(in_order=in_order)
         except OverflowError as error:
             raise UserFunctionError(self.name, ctx.subtask, None) from error
         is_cut = in_order and self.windows.are_in_panes
         key_groups = key_group_range(ctx.max_parallelism, ctx.parallelism, ctx.subtask)
         return lambda: chain(
-            known_blocks(state.progress, key_groups), row_blocks(state, ctx.max_parallelism, is_cut=is_cut)
+            known_blocks(progress, key_groups), row_blocks(keys, tables, ctx.max_parallelism, is_cut=is_cut)
         )
 
     def take_blocks(self, blocks: list[ColumnBlock], before: int | None = None) -> list[ColumnBlock]:

@@ -64,17 +64,18 @@ class CsvSchema:
 class CsvSchemaBuilder:
     """Builds a ``CsvSchema``."""
 
+    _columns: list[CsvColumn] = field(default_factory=list)
     _schema: CsvSchema = field(default_factory=lambda: CsvSchema(()))
 
     def build(self) -> CsvSchema:
         """The schema.  Raises JobGraphError: it has no columns, or two that share a name."""
-        names = [each.name for each in self._schema.columns]
+        names = [each.name for each in self._columns]
         if not names:
             raise JobGraphError("a CsvSchema needs at least one column, such as add_string_column('name')")
         twice = next((each for each in names if names.count(each) > 1), None)
         if twice is not None:
             raise JobGraphError(f"a CsvSchema has two columns of the name {twice!r}; give each its own")
-        return self._schema
+        return replace(self._schema, columns=tuple(self._columns))
 
     # -- columns
 
@@ -97,15 +98,17 @@ class CsvSchemaBuilder:
     def add_columns_from(self, schema: CsvSchema) -> Self:
         """Add the columns of another schema."""
         check_kind(schema, CsvSchema, "add_columns_from() needs a CsvSchema")
-        return self._set(columns=self._schema.columns + schema.columns)
+        self._columns += schema.columns
+        return self
 
     def clear_columns(self) -> Self:
         """Drop the columns so far."""
-        return self._set(columns=())
+        self._columns.clear()
+        return self
 
     def size(self) -> int:
         """The number of columns so far."""
-        return len(self._schema)
+        return len(self._columns)
 
     # -- characters
 
@@ -150,7 +153,8 @@ class CsvSchemaBuilder:
 
     def _add(self, column: CsvColumn) -> Self:
         check_name(column.name, "a column of a CsvSchema needs a name")
-        return self._set(columns=(*self._schema.columns, column))
+        self._columns.append(column)
+        return self
 
     def _set(self, **changes: Any) -> Self:
         self._schema = replace(self._schema, **changes)

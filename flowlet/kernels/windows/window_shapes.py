@@ -390,16 +390,8 @@ class Progress:
             self.floors = None
 
 
-@dataclass(frozen=True, slots=True)
-class WindowsState:
-    """The state at one moment; its arrays never change.
-
-    ``keys``: the key of each slot.  ``tables``: the rows of the windows; of a join, one table for each side.
-    """
-
-    keys: Any
-    progress: Progress
-    tables: tuple[tuple[Run, ...], ...]
+# The rows of the windows, in runs; of a join, one table for each side.
+Tables = tuple[tuple[Run, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,8 +461,8 @@ class WindowTables(ABC, Generic[Kind]):
 
     # -- all rows
 
-    def state(self, *, in_order: bool = False) -> WindowsState:
-        """The state for a snapshot; it never changes.
+    def state(self, *, in_order: bool = False) -> tuple[Any, Progress, Tables]:
+        """The key of each slot, how far windows have been emitted, and the rows, for a snapshot; they never change.
 
         ``in_order``: join the rows of each table into one run first, in the order of their panes.
         """
@@ -479,7 +471,7 @@ class WindowTables(ABC, Generic[Kind]):
                 if len(table):
                     table.joined()
         progress = Progress(self.progress.emitted, self.progress.floors)
-        return WindowsState(self._keys.array(), progress, tuple([table.runs() for table in self._tables]))
+        return self._keys.array(), progress, tuple([table.runs() for table in self._tables])
 
     def put_first(self, table: int, keys: Any, run: Run) -> None:
         """Take rows that arrived before all others; ``keys`` has the key of each as an Arrow array, in place of slots.

@@ -14,8 +14,8 @@ MAX_PARALLELISM = 8
 
 def stored(windows: WindowTables[Any], groups: range = range(MAX_PARALLELISM)) -> list[ColumnBlock]:
     """Return the blocks of a subtask."""
-    state = windows.state()
-    blocks = [*known_blocks(state.progress, groups), *row_blocks(state, MAX_PARALLELISM)]
+    keys, progress, tables = windows.state()
+    blocks = [*known_blocks(progress, groups), *row_blocks(keys, tables, MAX_PARALLELISM)]
     return cloudpickle.loads(cloudpickle.dumps(blocks))  # type: ignore[no-any-return]  # a copy of the blocks
 
 
