@@ -26,14 +26,16 @@ def default_max_parallelism(parallelism: int) -> int:
     return min(max(1 << (wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), _UPPER_BOUND_MAX_PARALLELISM)
 
 
+@dataclass(frozen=True, slots=True)
 class _Strategy:
-    """The base of all partitioners; ``is_pointwise``: whether a producer sends to some of the consumers only."""
+    """The base of all partitioners, of which two of one class without fields are equal.
 
-    __slots__ = ()
+    ``is_pointwise``: whether a producer sends to some of the consumers only.
+    """
+
     is_pointwise: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
 class Forward(_Strategy):
     """Subtask i sends everything to subtask i; both sides have equal parallelism."""
 
@@ -41,14 +43,12 @@ class Forward(_Strategy):
     ship_strategy: ClassVar[str] = "FORWARD"
 
 
-@dataclass(frozen=True, slots=True)
 class Rebalance(_Strategy):
     """Each subtask sends its records to all subtasks in turn."""
 
     ship_strategy: ClassVar[str] = "REBALANCE"
 
 
-@dataclass(frozen=True, slots=True)
 class Rescale(_Strategy):
     """Each subtask sends its records in turn to its partners (``consumers_of``)."""
 
@@ -56,21 +56,18 @@ class Rescale(_Strategy):
     ship_strategy: ClassVar[str] = "RESCALE"
 
 
-@dataclass(frozen=True, slots=True)
 class Shuffle(_Strategy):
     """Each record goes to a random subtask."""
 
     ship_strategy: ClassVar[str] = "SHUFFLE"
 
 
-@dataclass(frozen=True, slots=True)
 class Global(_Strategy):
     """Everything goes to subtask 0."""
 
     ship_strategy: ClassVar[str] = "GLOBAL"
 
 
-@dataclass(frozen=True, slots=True)
 class Broadcast(_Strategy):
     """Everything goes to every subtask."""
 
