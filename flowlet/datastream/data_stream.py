@@ -492,10 +492,6 @@ class BroadcastConnectedStream:
 
 
 IN_EITHER_MODE: Final = {"is_batch": GraphValue.IS_BATCH}
-# Called on a stream without keys, these raise NotKeyedError, which names the remedy.
-_KEYED_METHODS = frozenset(
-    {"count", "count_window", "interval_join", "max", "max_by", "min", "min_by", "reduce", "sum", "window"}
-)
 # These modules import this one, so they are loaded when they are needed.  Their classes are part of this module, as in
 # PyFlink.
 _MODULES_BEHIND: Final = {
@@ -920,7 +916,8 @@ class DataStream(StreamSettings):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name in _KEYED_METHODS:
+            # A method of keyed streams alone; the error names the remedy.
+            if not name.startswith("_") and hasattr(_behind("KeyedStream"), name):
                 raise NotKeyedError(f"{name}() needs a keyed stream: call key_by(...) before it")
             raise missing_attribute(self, name)
 
