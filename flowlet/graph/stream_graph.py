@@ -30,8 +30,6 @@ from flowlet.graph.transformation import (
 )
 from netstack.late import dataclass
 
-RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")
-
 
 @dataclass(frozen=True, slots=True)
 class StreamGraphSettings:
@@ -215,13 +213,12 @@ class _Builder:
         return [
             read
             for number, upstream in enumerate(transformation.inputs)
-            for read in self._resolve(upstream, transformation, number + 1)
+            for read in self._resolve(upstream, number + 1)
         ]
 
     def _resolve(
         self,
         upstream: Transformation,
-        reader: Transformation,
         input_id: int,
         partitioner: Partitioner | None = None,
         tag: str | None = None,
@@ -232,12 +229,12 @@ class _Builder:
         match upstream:
             case UnionTransformation(streams=streams):
                 for stream in streams:
-                    yield from self._resolve(stream, reader, input_id, partitioner, tag)
-            case PartitionTransformation(partitioner=own, input=above):
-                yield from self._resolve(_required(above, reader), reader, input_id, partitioner or own, tag)
-            case SideOutputTransformation(tag_id=tag_id, input=above, output_type=output_type):
-                self._check_side_type(_required(above, reader), tag_id, output_type)
-                yield from self._resolve(_required(above, reader), reader, input_id, partitioner, tag or tag_id)
+                    yield from self._resolve(stream, input_id, partitioner, tag)
+            case PartitionTransformation(partitioner=own, inputs=(above,)):
+                yield from self._resolve(above, input_id, partitioner or own, tag)
+            case SideOutputTransformation(tag_id=tag_id, inputs=(above,), output_type=output_type):
+                self._check_side_type(above, tag_id, output_type)
+                yield from self._resolve(above, input_id, partitioner, tag or tag_id)
             case operator:
                 yield self.nodes[self._node_ids[operator]], partitioner, tag, input_id
 
@@ -314,12 +311,6 @@ def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformati
     return list(ordered)
 
 
-def _required(upstream: Transformation | None, reader: Transformation) -> Transformation:
-    if upstream is None:
-        raise JobGraphError(f"operator {reader.operator_name!r} reads nothing: it needs an input")
-    return upstream
-
-
 def _common_group(sources: list[StreamNode]) -> str:
     """Return the group of the inputs if they agree, else the default, as in Flink."""
     groups = {source.slot_sharing_group for source in sources}
@@ -346,8 +337,6 @@ def _resolved(partitioner: Partitioner | None, source: StreamNode, target: Strea
 
 
 def _is_batch(runtime_mode: str, transformations: list[Transformation]) -> bool:
-    if runtime_mode not in RUNTIME_MODES:
-        raise JobGraphError(f"the runtime mode must be one of {', '.join(RUNTIME_MODES)}, got {runtime_mode!r}")
     unbounded = [item for item in transformations if isinstance(item, SourceTransformation) and not item.is_bounded]
     if runtime_mode == "BATCH" and unbounded:
         raise JobGraphError(

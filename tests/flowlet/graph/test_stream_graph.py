@@ -189,8 +189,6 @@ def test_the_runtime_mode_decides_whether_results_are_final(mode: str, is_bounde
 def test_batch_needs_inputs_that_end() -> None:
     with pytest.raises(JobGraphError, match="'Source: numbers' is unbounded; use STREAMING or AUTOMATIC"):
         build(mapped(source(is_bounded=False)), runtime_mode="BATCH")
-    with pytest.raises(JobGraphError, match="must be one of STREAMING, BATCH, AUTOMATIC, got 'FAST'"):
-        build(mapped(source()), runtime_mode="FAST")
 
 
 def test_the_plan_is_flinks_json() -> None:
