@@ -327,9 +327,7 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         """Write the statements that emit the result after the record, behind another operator of the chain."""
         self._loops_find_slots = True
         self._leave_index()
-        if key is None:
-            key = self._key_input.write_key(code, record)
-        slot = self._write_slot(code, key, is_exact=False)
+        slot = self._write_slot(code, self._key_input.write_key(code, record, key), is_exact=False)
         self.output.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
 
     def _write_slot(self, code: LoopCode, key: str, *, is_exact: bool) -> str:

@@ -364,8 +364,8 @@ class ProcessOperator(ProcessFunctionOperator, RecordOperator):
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Call the function and take its results through the chain."""
-        if key is None and self._used_keys is not None:
-            key = self._used_keys.write_key(code, record)
+        if self._used_keys is not None:
+            key = self._used_keys.write_key(code, record, key)
         self._write_call(self._context, self._function.call, code, record, timestamp, key)
 
 

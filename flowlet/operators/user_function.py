@@ -291,10 +291,12 @@ class KeyedInput:
             known = selected(self._selector.call, chunk.values, ctx.attention, name, ctx.subtask)
         return known, exact_keys_of(known, chunk, name, ctx.subtask)
 
-    def write_key(self, code: LoopCode, record: str) -> str:
+    def write_key(self, code: LoopCode, record: str, known: str | None = None) -> str:
         """Write the statements that take the key of the record, for an operator that does not head its chain; returns
-        the variable with the key.
+        the variable with the key, which may be known.
         """
+        if known is not None:
+            return known
         key, operator = code.variable("k"), self._operator
         blame = Blame(operator.name, operator.ctx.subtask, record)
         code.line(f"{key} = {code.bind(self._selector.call, 'key')}({record})", blame)
@@ -328,7 +330,7 @@ class FunctionOperator(RecordOperator):
     def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
         """Write the statements that make the key of the record the current one, if the function uses keyed state."""
         if self._used_keys is not None:
-            write_current_key(code, self.ctx, self._used_keys.write_key(code, record) if key is None else key)
+            write_current_key(code, self.ctx, self._used_keys.write_key(code, record, key))
 
 
 # Writes the statements that call a method of the user's function: the method, then as ``WriteRecord``.

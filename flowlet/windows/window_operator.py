@@ -144,8 +144,7 @@ class WindowOperator(UserFunctionOperator):
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Write the statements that put the record into its windows, behind a ``key_by`` in its chain."""
-        if key is None:
-            key = self._keys.write_key(code, record)
+        key = self._keys.write_key(code, record, key)
         if self._aligned is None or timestamp is None:
             code.line(self._process_text(code, record, timestamp, key))
             return
