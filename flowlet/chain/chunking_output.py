@@ -256,6 +256,7 @@ class ChunkingOutput(LoopEnd):
         self.keys = keys
         # None: the consumer is a record writer, which looks at the keys by itself; or it needs none.
         self._checking = None if getattr(target, "keys", None) is keys else keys
+        self.calls_users = keys is not None and keys.field is None  # a selector of the user, for each record
         self.num_emitted = 0  # since it was made
         self.shape: RecordShape | None = None  # the shape that loops test records for
         self.key_position: int | None = None  # in records of that shape, which field is the key
@@ -272,18 +273,13 @@ class ChunkingOutput(LoopEnd):
         self._watch = ShapeWatch()
         # A stack, one item per run in progress: whether records had timestamps before it.
         self._outer_timestamps: list[bool] = []
-        self._num_choices = 0  # how often a shape was chosen
+        self.text_key = 0  # how often a shape was chosen: a shape that comes back has new lists
         self._last_key: Any = None  # the key of the last record that was not of the shape
 
     def __repr__(self) -> str:
         return f"<ChunkingOutput into {self.target!r}: {self._num_waiting} records wait>"
 
     # ---------------------------------------------------------------- the text of the loop
-
-    @property
-    def text_key(self) -> tuple[Any, ...]:
-        """The version of the loop's text: when it changes, the loop is generated again."""
-        return (self._num_choices,)
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that emit the record in the variable ``record``."""
@@ -406,11 +402,6 @@ class ChunkingOutput(LoopEnd):
     # ---------------------------------------------------------------- chunks
 
     @property
-    def calls_users(self) -> bool:
-        """Whether a key selector of the user must be called for each record."""
-        return self.keys is not None and self.keys.field is None
-
-    @property
     def _num_waiting(self) -> int:
         return len(self._values) + (len(self._fields[0]) if self._fields else 0)
 
@@ -509,7 +500,7 @@ class ChunkingOutput(LoopEnd):
         keeps the shape, because the text of the outer loop is for that shape.
         """
         self._outer_timestamps.append(self._has_timestamps)
-        if len(self._outer_timestamps) == 1:
+        if len(self._outer_timestamps) == 1 and self._watch.is_due:
             self._choose_shape()
 
     def leave_loop(self) -> None:
@@ -519,14 +510,12 @@ class ChunkingOutput(LoopEnd):
             self._has_timestamps = had_timestamps
 
     def _choose_shape(self) -> None:
-        if not self._watch.is_due:
-            return
         record, key, self._last_key = self._watch.last, self._last_key, None
         shape = self._watch.chosen(self.shape)
         position = None if shape is None else self._position_of(key, record, shape)
         if (shape, position) == (self.shape, self.key_position):
             return
-        self._num_choices += 1  # compared in place of the shape: a shape that comes back has new lists
+        self.text_key += 1
         self.shape, self.key_position = shape, position
         self._has_columns = shape is not None and shape.is_by_column and (self.keys is None or position is not None)
         is_unseen = self._has_columns and (self.keys is None or self.keys.field == position is not None)

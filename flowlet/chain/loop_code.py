@@ -20,7 +20,6 @@ Source:     ``linecache`` asks the module's loader for the text (PEP 302, ``get_
 
 import itertools
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -230,27 +229,24 @@ def failure_of(error: BaseException) -> BaseException:
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
 
 
-class LoopEnd(ABC):
+class LoopEnd:
     """The end of a loop: a chunking output, or a consumer behind a ``key_by``, in which no record waits.
 
     Its statements depend on the shape of the last records.
     """
 
-    @property
-    @abstractmethod
-    def text_key(self) -> tuple[Any, ...]:
-        """The version of the loop's text: when it changes, the loop is generated again."""
+    text_key: Any  # the version of the loop's text: when it changes, the loop is generated again
 
-    def enter_loop(self) -> None:  # noqa: B027  # a consumer that keeps nothing has nothing to do
+    def enter_loop(self) -> None:
         """Note that a run of a loop starts; runs may nest."""
 
-    def leave_loop(self) -> None:  # noqa: B027  # as above
+    def leave_loop(self) -> None:
         """Note that the run that started last has ended."""
 
-    def drain(self) -> None:  # noqa: B027  # as above
+    def drain(self) -> None:
         """Pass all waiting records to the consumer."""
 
-    def write_limit(self, code: LoopCode) -> None:  # noqa: B027  # as above
+    def write_limit(self, code: LoopCode) -> None:
         """Generate the statements that pass waiting records on once they fill a chunk; for the end of an inner loop."""
 
 

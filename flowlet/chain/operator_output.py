@@ -109,16 +109,12 @@ class KeyedConsumer(ChainedConsumer, LoopEnd):
         self.loop_ends = [self, *loop_ends]
         self.keys = keys
         self.shape: RecordShape | None = None
+        self.text_key: RecordShape | None = None  # the shape itself
         self._watch = ShapeWatch()
-
-    @property
-    def text_key(self) -> tuple[Any, ...]:
-        """The version of the loop's text: when it changes, the loop is generated again."""
-        return (self.shape,)
 
     def enter_loop(self) -> None:
         """Choose the shape that fits the last records, at the start of a run of a loop."""
-        self.shape = self._watch.chosen(self.shape)
+        self.shape = self.text_key = self._watch.chosen(self.shape)
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""
