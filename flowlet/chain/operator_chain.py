@@ -150,6 +150,9 @@ class OperatorChain:
         context_factory: Callable[[int, str], OperatorContext],
     ) -> None:
         self.operators = [item.operator for item in chained]
+        self.head = self.operators[0]  # reads the task's input, or is its source
+        # Whether chunks may go into the chain in pieces: no function of the user gets whole batches.
+        self.cuts_chunks = not any(operator.takes_batches for operator in self.operators)
         self.contexts = [context_factory(index, operator.name) for index, operator in enumerate(self.operators)]
         self._chained = chained
         self._with_edges = sorted({index for index, _ in edge_outputs})
@@ -220,22 +223,12 @@ class OperatorChain:
             else RecordConversion(declared, preview, self.operators[index].name, self.contexts[index].subtask)
         )
 
-    @property
-    def head(self) -> StreamOperator:
-        """The operator that reads the task's input, or that is its source."""
-        return self.operators[0]
-
     def input_of(self, index: int) -> Callable[[Chunk], int]:
         """Return a function that gives records to an operator after the head as its parent does, until a mail waits,
         and returns how many it gave.
         """
         context = self.contexts[index]
         return input_of(self.operators[index].name, self._consumers[index], context.interrupts, context.attention)
-
-    @property
-    def cuts_chunks(self) -> bool:
-        """Whether chunks may go into the chain in pieces: no function of the user gets whole batches."""
-        return not any(operator.takes_batches for operator in self.operators)
 
     @property
     def num_records_in(self) -> int:

@@ -108,6 +108,8 @@ class EventTimeStream:
     def __post_init__(self) -> None:
         """Make the generator and the loops."""
         self._generator: WatermarkGenerator = self.strategy.create_generator(self.now_ns)
+        # Whether the timestamps of a chunk in columns are one of its columns.
+        self._takes_columns = is_by_column(self.strategy) and not self._generator.needs_events
         self._owner = self if self.loop_owner is None else self.loop_owner
         self._acting = self  # of an owner: the stream whose records its loop takes
         self._loop = RecordLoop(self.ctx.operator_name, self._write_loop, self.output.loop_ends, self.ctx.attention)
@@ -133,7 +135,7 @@ class EventTimeStream:
             return 0
         if self.strategy.timestamp_assigner is None and not self._generator.needs_events:
             return self._pass_on(chunk, interrupts)
-        if chunk.columns is not None and self.takes_columns:
+        if chunk.columns is not None and self._takes_columns:
             return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
         if chunk.columns is not None and not self._generator.needs_events and self.output.takes_whole(chunk):
             stamps = self._stamps_of(chunk, interrupts)
@@ -178,11 +180,6 @@ class EventTimeStream:
         owner._acting = self
         owner._stamp_loop.run(chunk.values, chunk.timestamps, len(chunk), None, interrupts)
         return owner._stamps
-
-    @property
-    def takes_columns(self) -> bool:
-        """Whether the timestamps of a chunk in columns are one of its columns."""
-        return is_by_column(self.strategy) and not self._generator.needs_events
 
     def ask(self) -> None:
         """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.

@@ -199,6 +199,8 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         if self._cache is not None:
             self._cache.is_shared = self._uses_state
             self._slots = LoadedSlots(self._cache, self._results)
+        # Whether the loops are given keys, and find the slots themselves.
+        self._takes_keys = self._uses_state or self._cache is not None
         if self._takes_keys:
             self._loops_find_slots = True
             self._leave_index()
@@ -305,11 +307,6 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         self._take_records(keys, list(values))
 
     # -- records
-
-    @property
-    def _takes_keys(self) -> bool:
-        """Whether the loops are given keys, and find the slots themselves."""
-        return self._uses_state or self._cache is not None
 
     def _write_first(self, code: LoopCode, result: str, record: str) -> None:
         """Generate the statements that make the first record of a key its result."""

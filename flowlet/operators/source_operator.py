@@ -138,11 +138,6 @@ class SourceOperator(StreamOperator):
         assert self._reader is not None, "open"
         return self._reader
 
-    @property
-    def has_rest(self) -> bool:
-        """Whether a polled element has not gone through the chain."""
-        return bool(self.slices)
-
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the reader's function save its data in its states."""
         self._opened.snapshot_function(checkpoint_id, timestamp_ms)

@@ -108,7 +108,7 @@ class SourceStreamTask(StreamTask):
         self._source.hold()  # before the end of data: the elements that its function has emitted are in its state
         if mode is StopMode.NO_DRAIN:
             return InputStatus.STOPPED  # elements that were read and not processed are in the savepoint
-        if self._source.has_rest:
+        if self._source.slices:
             self._source.emit_next(self._should_stop)
             return InputStatus.MORE_AVAILABLE
         return InputStatus.END_OF_DATA

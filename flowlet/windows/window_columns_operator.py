@@ -35,7 +35,7 @@ from flowlet.kernels.windows.columnar_windows import (
     columnar_windows,
 )
 from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
-from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, EmittedWindows, WindowTables
+from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedWindows, EmittedWindows, WindowTables
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.operators.record_batches import ToColumnsOperator, chunks_of
@@ -84,14 +84,10 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
 
     ends_keys_singly: ClassVar[bool | None] = False
     num_tables: ClassVar[int] = 1
-    windows: Tables  # only the subclass assigns it
+    windows: Tables  # only the subclass assigns it, and the next field
+    _description: str  # of the aggregation or join; state with another description is refused
     _cache: "CachedColumns | None" = None  # None: all rows are here
     _has_checkpoints = True
-
-    @property
-    @abstractmethod
-    def _description(self) -> str:
-        """The description of the aggregation or join; state with another description is refused."""
 
     @abstractmethod
     def _new_windows(self) -> Tables:
@@ -161,7 +157,8 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
             keys, progress, tables = self.windows.state(in_order=in_order)
         except OverflowError as error:
             raise UserFunctionError(self.name, ctx.subtask, None) from error
-        is_cut = in_order and self.windows.are_in_panes
+        # Many rows share a pane; each row of a session may have a start of its own.
+        is_cut = in_order and isinstance(self.windows.shape, AlignedWindows)
         key_groups = key_group_range(ctx.max_parallelism, ctx.parallelism, ctx.subtask)
         return lambda: chain(
             known_blocks(progress, key_groups), row_blocks(keys, tables, ctx.max_parallelism, is_cut=is_cut)
@@ -202,13 +199,8 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         self._late_tag = late_tag
         self.windows = self._new_windows()
         self._timer: Cancellable | None = None  # of windows by the clock
-
-    @property
-    def _description(self) -> str:
-        """The description of the aggregation, which its state must have."""
-        aggregation = self._aggregation
         wanted = ", ".join(f"{each.kind}({each.column or ''})" for each in aggregation.aggregates)
-        return f"{wanted} of {aggregation.shape} by {aggregation.key!r}: {aggregation.key_type}"
+        self._description = f"{wanted} of {aggregation.shape} by {aggregation.key!r}: {aggregation.key_type}"
 
     def _new_windows(self) -> PaneWindows | ColumnSessions:
         return columnar_windows(self._aggregation, None if self._layout is None else self._layout.received)
@@ -320,13 +312,8 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
         super().__init__(name)
         self._join = join
         self.windows = self._new_windows()
-
-    @property
-    def _description(self) -> str:
-        """The description of the join, which its state must have."""
-        join = self._join
         sides = [f"{join.kept_columns(side)} by {join.keys[side]!r}" for side in (LEFT, RIGHT)]
-        return f"{join.kind} join of {' and '.join(sides)}, a {join.key_type}, in {join.windows}"
+        self._description = f"{join.kind} join of {' and '.join(sides)}, a {join.key_type}, in {join.windows}"
 
     def _new_windows(self) -> ColumnarJoin:
         return ColumnarJoin(self._join)

@@ -445,11 +445,6 @@ class WindowTables(ABC, Generic[Kind]):
             self.progress.advance(watermark)
             self._forget_keys()
 
-    @property
-    def are_in_panes(self) -> bool:
-        """Whether the starts of rows are panes, which many rows share; else each row may have a start of its own."""
-        return isinstance(self.shape, AlignedWindows)
-
     def first_end(self, start: int) -> int:
         """A time before which no window ends that was not emitted and has a row that starts at ``start`` or later."""
         return self.shape.first_end(start, self.progress.emitted)
