@@ -4,7 +4,6 @@ Side:   pure.
 Source: PyFlink ``pyflink.datastream.stream_execution_environment``.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,12 +40,8 @@ def _declared_elements(elements: list[Any], type_info: TypeInformation) -> list[
     return converted
 
 
-class EnvironmentSources(ABC):
+class EnvironmentSources:
     """A base class of ``StreamExecutionEnvironment`` alone."""
-
-    @abstractmethod
-    def get_parallelism(self) -> int:
-        """The parallelism of sources."""
 
     def from_collection(self, collection: Iterable[Any], type_info: TypeInformation | None = None) -> DataStream:
         """The elements of a collection, which travel with the job; with a type they are brought into its shape.
@@ -211,6 +206,7 @@ class EnvironmentSources(ABC):
         is_parallel: bool = True,
     ) -> DataStream:
         """The stream of a source, which ``operator`` makes when the job starts."""
+        environment = cast("StreamExecutionEnvironment", self)
         factory = OperatorFactory.of(
             "flowlet.operators.source_operator:SourceOperator",
             source=operator,
@@ -224,9 +220,9 @@ class EnvironmentSources(ABC):
             is_bounded=is_bounded,
             output_type=output_type or PickledBytesTypeInfo(),
             is_non_parallel=not is_parallel,
-            parallelism=self.get_parallelism() if is_parallel else 1,
+            parallelism=environment.get_parallelism() if is_parallel else 1,
         )
-        return DataStream(cast("StreamExecutionEnvironment", self), transformation)
+        return DataStream(environment, transformation)
 
 
 def _needed(strategy: WatermarkStrategy, *, has_timestamps: bool = True) -> WatermarkStrategy | None:
