@@ -309,8 +309,10 @@ class RecordShape:
         tests: list[str] = []
         if self._has_attributes:
             tests += self._write_attributes(code, record, fields)
-            weak = self._reference_test(record)
-            tests += [] if weak is None else [weak]
+            holder = None if self._is_frozen else holder_of(self.kind)
+            if holder is not None and holder.has_weak_references:
+                # Through a weak reference, others could find the waiting record and change it.
+                tests.append(f"{record}.__weakref__ is None")
         else:
             if self.kind is dict:
                 tracked, are_plain = (
@@ -401,11 +403,6 @@ class RecordShape:
         if self.kind is Row:  # an iterator may hold the values
             is_alone += f" and {refs}({record}._values) <= {ALONE_VALUES}"
         return f"({record} if {is_alone} else {copied})"
-
-    def _reference_test(self, record: str) -> str | None:
-        """The test that there is no weak reference: through one, others could find the waiting record and change it."""
-        holder = None if self._is_frozen else holder_of(self.kind)
-        return f"{record}.__weakref__ is None" if holder is not None and holder.has_weak_references else None
 
     @property
     def _maker(self) -> Callable[..., Any] | None:
