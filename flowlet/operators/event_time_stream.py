@@ -138,7 +138,12 @@ class EventTimeStream:
         if chunk.columns is not None and self._takes_columns:
             return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
         if chunk.columns is not None and not self._generator.needs_events and self.output.takes_whole(chunk):
-            stamps = self._stamps_of(chunk, interrupts)
+            # No other function of the chain sees the records: the loop takes their timestamps alone, up to the record
+            # at which a mail waits.
+            owner = self._owner
+            owner._acting = self
+            owner._stamp_loop.run(chunk.values, chunk.timestamps, len(chunk), None, interrupts)
+            stamps = owner._stamps
             done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
             self.output.collect(done.with_timestamps(stamps))
             return len(stamps)
@@ -166,20 +171,8 @@ class EventTimeStream:
     def _write_stamp(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
         stamps = code.variable("stamps")
         code.at_start(f"{stamps} = []")
-        code.at_end(f"{code.bind(self._keep_stamps, 'keep')}({stamps})")
+        code.at_end(f"{code.bind(self, 'stream')}._stamps = {stamps}")
         self.write_record(code, record, timestamp, lambda assigned: code.line(f"{stamps}.append({assigned})"))
-
-    def _keep_stamps(self, stamps: list[int]) -> None:
-        self._stamps = stamps
-
-    def _stamps_of(self, chunk: Chunk, interrupts: Interrupts | None) -> list[int]:
-        """The timestamps of the records of a chunk, up to the record at which a mail waits; the generator learns the
-        largest.  For a chunk whose records no other function of the chain sees.
-        """
-        owner = self._owner
-        owner._acting = self
-        owner._stamp_loop.run(chunk.values, chunk.timestamps, len(chunk), None, interrupts)
-        return owner._stamps
 
     def ask(self) -> None:
         """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.
@@ -201,9 +194,6 @@ class EventTimeStream:
                 self.ctx.operator_name, self.ctx.subtask, f"a batch of {columns.num_rows} rows"
             ) from error
         return times
-
-    def _show_acting(self, largest: int) -> None:
-        self._acting._generator.on_largest_timestamp(largest)
 
     def _show(self, record: Any, timestamp: int) -> None:
         """Call the generator for a record that was emitted; a watermark follows at once."""
@@ -297,7 +287,8 @@ class EventTimeStream:
         """The variable of the largest timestamp; behind the loop the generator learns it, if there was a timestamp."""
         largest = code.variable("largest")
         code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
-        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
+        show = f"{code.bind(self, 'stream')}._acting._generator.on_largest_timestamp({largest})"
+        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {show}")
         return largest
 
 
