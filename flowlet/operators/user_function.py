@@ -50,21 +50,13 @@ def run_step(ctx: OperatorContext, step: Callable[..., object], *args: Any, name
         raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
 
 
-_CHECKPOINT_STEPS: Final = {
-    "initialize_state": CheckpointedFunction,
-    "snapshot_state": CheckpointedFunction,
-    "notify_checkpoint_complete": CheckpointListener,
-    "notify_checkpoint_aborted": CheckpointListener,
-}
-
-
 def run_checkpoint_step(ctx: OperatorContext, function: Any, name: str, argument: object) -> None:
     """Call this method of a ``CheckpointedFunction`` or a ``CheckpointListener``; does nothing for any other object.
 
     Raises:
         UserFunctionError: the method failed; names the operator.
     """
-    if isinstance(function, _CHECKPOINT_STEPS[name]):
+    if isinstance(function, CheckpointedFunction if hasattr(CheckpointedFunction, name) else CheckpointListener):
         run_step(ctx, getattr(function, name), argument)
 
 
