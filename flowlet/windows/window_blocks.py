@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flowlet.errors import StateRestoreError
 from flowlet.kernels.grouping import stable_order
 from flowlet.kernels.windows.window_partials import Int64Array, join_values
-from flowlet.kernels.windows.window_shapes import Progress, Run, Tables, WindowTables, joined_runs
+from flowlet.kernels.windows.window_shapes import Progress, Run, TableRuns, WindowTables, joined_runs
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.state.state_snapshots import (
     ALL_STARTS,
@@ -46,7 +46,7 @@ def known_blocks(progress: Progress, key_groups: range) -> Iterator[ColumnBlock]
     return (ColumnBlock(group, 0, 0, 0, _EMITTED.pack(progress.of_group(group))) for group in key_groups)
 
 
-def row_blocks(keys: Any, tables: Tables, max_parallelism: int, *, is_cut: bool = False) -> Iterator[ColumnBlock]:
+def row_blocks(keys: Any, tables: TableRuns, max_parallelism: int, *, is_cut: bool = False) -> Iterator[ColumnBlock]:
     """The rows of tables as blocks, by key group.
 
     ``keys``: the key of each slot.  ``is_cut``: the rows are in the order of their starts; many rows with one start get

@@ -391,7 +391,7 @@ class Progress:
 
 
 # The rows of the windows, in runs; of a join, one table for each side.
-Tables = tuple[tuple[Run, ...], ...]
+TableRuns = tuple[tuple[Run, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +456,7 @@ class WindowTables(ABC, Generic[Kind]):
 
     # -- all rows
 
-    def state(self, *, in_order: bool = False) -> tuple[Any, Progress, Tables]:
+    def state(self, *, in_order: bool = False) -> tuple[Any, Progress, TableRuns]:
         """The key of each slot, how far windows have been emitted, and the rows, for a snapshot; they never change.
 
         ``in_order``: join the rows of each table into one run first, in the order of their panes.
