@@ -52,8 +52,8 @@ from flowlet.common.typeinfo import (
     named_fields,
 )
 from flowlet.common.types import Row, are_positions, fields_by_name
-from flowlet.common.values.conversion import Convert, PartRules
-from flowlet.common.values.field_values import known_form
+from flowlet.common.values.conversion import PartRules, known_form
+from flowlet.common.values.field_values import Convert
 from flowlet.errors import FlowletError
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.types.declared_records import column_order

@@ -48,12 +48,13 @@ from flowlet.common.typeinfo import (
     named_fields,
 )
 from flowlet.common.types import Row, field_names_of
-from flowlet.common.values.conversion import Convert
+from flowlet.common.values.conversion import field_form
+from flowlet.common.values.field_values import Convert, TypeMismatchError, described
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.state_snapshots import StateKind
-from flowlet.typed.value_conversion import TypeMismatchError, described, exact_type, is_nullable, value_converter
+from flowlet.typed.value_conversion import is_nullable, value_converter
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
@@ -318,9 +319,8 @@ class DeclaredValues:
 
 def _exact(type_info: TypeInformation) -> type | None:
     """The one type whose values need no conversion; None: a value's type alone does not tell."""
-    if not isinstance(type_info, BasicTypeInfo):
-        return None
-    return float if type_info == _FLOAT else exact_type(type_info)
+    form = field_form(type_info) if isinstance(type_info, BasicTypeInfo) else None
+    return None if form is None else form.exact
 
 
 # Types of ours without parts.  Only these go through the cache: a user's type may equal one that converts differently.

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_
-from typing import Any, Final
+from typing import Any
 
 from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
 from flowlet.common.typeinfo import (
-    BasicTypeInfo,
     PickledBytesTypeInfo,
     RowTypeInfo,
     TupleTypeInfo,
@@ -27,14 +26,13 @@ from flowlet.common.typeinfo import (
     integer_limits,
     named_fields,
 )
-from flowlet.common.values.conversion import Convert
+from flowlet.common.values.conversion import field_form
+from flowlet.common.values.field_values import Convert, TypeMismatchError
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
-from flowlet.typed.value_conversion import TypeMismatchError, exact_type, value_converter
+from flowlet.typed.value_conversion import value_converter
 from netstack.late import dataclass
 from netstack.late import numpy as np
-
-_FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,8 @@ class RecordConversion:
         self.type_info = output.type_info
         # Of the fields of a tuple or row, or of the record itself.
         self._types = [each for _, each in named_fields(output.type_info)]
+        forms = map(field_form, self._types)
+        self._are_rounded = [form is not None and form.exact is float and form.changes for form in forms]
         self._show = show
         self._operator = operator
         self._subtask = subtask
@@ -120,8 +120,8 @@ class RecordConversion:
     def rounded(self, fields: Sequence[Column]) -> list[Column]:
         """The columns of a covered shape; columns of type FLOAT are rounded to 32 bits."""
         return [
-            self._rounded(column) if declared == _FLOAT else column
-            for column, declared in zip(fields, self._types, strict=True)
+            self._rounded(column) if is_rounded else column
+            for column, is_rounded in zip(fields, self._are_rounded, strict=True)
         ]
 
     def _rounded(self, column: Column) -> Column:
@@ -173,9 +173,8 @@ def _unchanged(record: Any) -> Any:
 def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) -> bool:
     if isinstance(declared, PickledBytesTypeInfo):
         return True
-    if declared == _FLOAT:
-        return may_round and kind is float
-    return kind is not None and exact_type(declared) is kind
+    form = field_form(declared)
+    return kind is not None and form is not None and form.exact is kind and (may_round or not form.changes)
 
 
 def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:

@@ -6,14 +6,10 @@ place.
 
 Side:   pure.
 Rules:  of elements of ``from_collection`` the shape changes: a tuple, list or dict becomes the declared ``Row``, a list
-        the declared tuple.  Plain values become what Java makes of them: integers wrap around at their 8, 16 or 32
-        bits, FLOAT is rounded to 32 bits, and a number is a text of its digits.  None is allowed everywhere.
+        the declared tuple.  Plain values become what Java makes of them.  None is allowed everywhere.
 Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on their way through the JVM.
 """
 
-import ctypes
-import datetime
-import decimal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,7 +18,6 @@ from typing import Any, ClassVar, Final
 
 from flowlet.common.typeinfo import (
     COMPOSITE_TYPES,
-    INTEGER_BITS,
     BasicType,
     BasicTypeInfo,
     MapTypeInfo,
@@ -33,11 +28,39 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import is_bytes, row_of
+from flowlet.common.values.field_values import VALUE_FORMS, Convert, FieldForm, checked_bytes
+from flowlet.common.values.time_values import TIME_FORMS
 from flowlet.errors import JobGraphError
 
-Convert = Callable[[Any], Any]
 _INSERT: Final = Row().get_row_kind()
+_FORMS: Final = VALUE_FORMS | TIME_FORMS
+
+
+def field_form(type_info: TypeInformation) -> FieldForm | None:
+    """Return the form of a plain type, or of the basic type that it is: a number, text, boolean, date, time, point in
+    time, or bytes; None: it has parts, or is unknown.
+    """
+    try:
+        found = _FORMS.get(type_info)
+    except TypeError:  # a user's type without a hash
+        found = None
+    if found is None and isinstance(type_info, BasicTypeInfo):
+        is_instant = type_info.basic_type is BasicType.INSTANT
+        found = _FORMS[Types.INSTANT() if is_instant else BasicTypeInfo(type_info.basic_type)]
+    return found
+
+
+def known_form(type_info: TypeInformation) -> FieldForm:
+    """Return the form of a type that is known to be plain."""
+    form = field_form(type_info)
+    assert form is not None, "the caller has checked the type"
+    return form
+
+
+def is_bytes(type_info: TypeInformation) -> bool:
+    """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
+    form = field_form(type_info)
+    return form is not None and form.checked is checked_bytes
 
 
 class PartRules(ABC):
@@ -189,23 +212,16 @@ class _ElementRules(PartRules):
         return isinstance(type_info, COMPOSITE_TYPES) and not isinstance(type_info, PrimitiveArrayTypeInfo)
 
     def plain(self, type_info: TypeInformation) -> Convert:
-        classes = row_of(_CLASSES, type_info) or (object,)
+        form = field_form(type_info)
+        classes: tuple[type, ...] = (object,)
+        if form is not None:
+            classes = form.classes or (form.exact or object,)
         of_bool = (str,) if int in classes else classes  # a bool is no number
-        convert = row_of(_JAVAS, type_info)
-        basic = type_info.basic_type if isinstance(type_info, BasicTypeInfo) else None
-        is_text = basic is BasicType.STRING
-        is_char = basic is BasicType.CHAR
-        is_long = basic is BasicType.LONG
+        convert = None if form is None else form.from_element
 
         def converted(value: Any) -> Any:
-            is_bool = isinstance(value, bool)
-            if is_text and isinstance(value, int) and not is_bool:
-                return str(value)
-            _require(type_info, of_bool if is_bool else classes, value)
-            if is_char and len(value) != 1:
-                raise TypeError(f"{value!r} is not one character")
-            if is_long and not -(1 << 63) <= value < 1 << 63:
-                raise TypeError(f"{value!r} does not fit into the 64 bits of {type_info!r}")
+            if not isinstance(value, of_bool if isinstance(value, bool) else classes):
+                raise _wrong_kind(type_info, value)
             return value if convert is None else convert(value)
 
         return converted
@@ -237,27 +253,13 @@ class _ElementRules(PartRules):
 
 
 _ELEMENTS: Final = _ElementRules()
-_CLASSES: Final[dict[TypeInformation, tuple[type, ...]]] = {
-    **dict.fromkeys((Types.STRING(), Types.CHAR()), (str,)),
-    **{BasicTypeInfo(kind): (int,) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
-    **dict.fromkeys((Types.FLOAT(), Types.DOUBLE()), (float, int)),
-    Types.BOOLEAN(): (bool,),
-    Types.BIG_DEC(): (decimal.Decimal,),
-    Types.SQL_DATE(): (datetime.date,),
-    Types.SQL_TIME(): (datetime.time,),
-    Types.SQL_TIMESTAMP(): (datetime.datetime,),
-}
-# Of a number: the value that it becomes.
-_JAVAS: Final[dict[TypeInformation, Convert]] = {
-    Types.BYTE(): lambda value: ctypes.c_int8(value).value,
-    Types.SHORT(): lambda value: ctypes.c_int16(value).value,
-    Types.INT(): lambda value: ctypes.c_int32(value).value,
-    Types.FLOAT(): lambda value: ctypes.c_float(value).value,
-    Types.DOUBLE(): float,
-}
 
 
 def _require(type_info: TypeInformation, classes: tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, classes):
-        raise TypeError(f"{value!r} is of type {type(value).__name__}, not {type_info!r}")
+        raise _wrong_kind(type_info, value)
     return value
+
+
+def _wrong_kind(type_info: TypeInformation, value: Any) -> TypeError:
+    return TypeError(f"{value!r} is of type {type(value).__name__}, not {type_info!r}")

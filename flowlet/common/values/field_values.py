@@ -1,100 +1,110 @@
-"""``FieldForm``: values of the plain declared types, checked, and as texts and back; CSV and JSON have one rule for
-both.
+"""``FieldForm``: how values of each plain declared type are checked, converted, written as texts and as JSON, and read
+back.
+
+This module has texts, booleans, numbers and bytes, ``time_values`` has dates and times; ``conversion`` finds the form
+of a type.
 
 Side:   pure.
-Rules:  a value that is not of its type, or does not fit into it, is a ValueError that shows the value and the type:
-        nothing wraps around, is cut off, or becomes infinite.  A time with an offset other than that of UTC is refused,
-        because its type has no zone; one in UTC loses its zone.  An ``Instant`` is a text in UTC, and any offset is
-        read.  Texts of numbers have the digits 0 to 9, and no ``_``.  Scalars of numpy count as Python's values; NaT
-        and NA of pandas are no values.
-Source: Flink ``JsonRowDeserializationSchema``, which takes times in UTC only; RFC 3339.
+Rules:  ``checked``, texts and JSON: a value that is not of its type, or does not fit into it, is a ValueError that
+        shows the value and the type: nothing wraps around, is cut off, or becomes infinite.  Texts of numbers have the
+        digits 0 to 9, and no ``_``.  Scalars of numpy count as Python's values; NaT and NA of pandas are no values.
+        ``converted``: a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, and an
+        integer that does not fit is refused, as is a value of another kind.
+        ``from_element``: integers wrap around at their 8, 16 or 32 bits, FLOAT is rounded, and a number is a text of
+        its digits.
+Source: PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; what its ``from_collection(..., type_info)``
+        does to elements on their way through the JVM.  Java ``Double.toString``.
 """
 
 import base64
 import binascii
 import ctypes
-import datetime
 import decimal
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
 
-from flowlet.common.time import Instant
-from flowlet.common.typeinfo import (
-    INTEGER_BITS,
-    BasicType,
-    BasicTypeInfo,
-    DateTypeInfo,
-    LocalTimeTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
-    TypeInformation,
-    Types,
-    integer_limits,
-)
+from flowlet.common.typeinfo import INTEGER_BITS, BasicType, BasicTypeInfo, TypeInformation, Types, integer_limits
+from flowlet.common.written_values import java_name, number_text
+from flowlet.keys.key_scalars import hash_str
 from netstack.late import dataclass
+from netstack.late import numpy as np
 
 Convert = Callable[[Any], Any]
-R = TypeVar("R")
+Text = Callable[[Any], str]
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_SECOND: Final = datetime.timedelta(seconds=1)
-_NO_OFFSET: Final = datetime.timedelta(0)
 # The least float that does not fit into 32 bits: half a step above the largest one that does (IEEE 754, round half to
 # even).
-FLOAT32_LIMIT: Final = 2.0**128 - 2.0**103
+_FLOAT32_LIMIT: Final = 2.0**128 - 2.0**103
+_MAX_FLOAT32: Final = math.nextafter(_FLOAT32_LIMIT, 0.0)
 _INFINITE: Final = frozenset({"inf", "infinity"})
-_CUT_FRACTION: Final = re.compile(r"[.,][0-9]{6}0*[1-9]")
-_INSTANT: Final = re.compile(
-    r"([0-9-]{10}[Tt ][0-9:]{5,8})(?:[.,]([0-9]{1,9}))?(Z|z|[+-][0-9]{2}:?[0-9]{2}(?::?[0-9]{2})?)"
-)
 _BOOLEANS: Final = {"true": True, "false": False}
+
+
+class TypeMismatchError(Exception):
+    """A value is not of its type; becomes a ``DeclaredTypeError`` of the operator before the user sees it.
+
+    ``path`` leads to the value, from the outside in.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.path)}: {self.reason}" if self.path else self.reason
+
+    def inside(self, place: str) -> "TypeMismatchError":
+        """Return this error, after ``place`` was put in front of its path: as seen from the value around it."""
+        self.path.insert(0, place)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """The functions by which the formats convert one plain type; all three raise ValueError.
+    """The facets of one plain type: how its values are checked, converted and written.
 
     Attributes:
-        checked: a value of a record, as Python's own value of the type.
-        text: of a checked value.
-        parsed: the value of a text.
+        checked: a value of a record, as Python's own value of the type.  Raises ValueError.
+        text: of a checked value.  Raises ValueError.
+        parsed: the value of a text.  Raises ValueError.
+        converted: what PyFlink's coder makes of a value that is not None.  Raises TypeMismatchError.
         is_text: whether every text is a value, also an empty one.
+        is_json: whether JSON has the values themselves, and not their texts.
+        from_json: the value of what a parser of JSON gives; None: ``checked`` or, of a text, ``parsed``.
+        to_json: a value of a record as an encoder of JSON takes it; None: ``checked``, or its text.
+        exact: the class whose own instances, if they are in range, are values as they are; None: there is none.
+        limits: the least and the greatest of them in JSON; None: all.
+        changes: whether ``converted`` may make another value of one of the right kind.
+        collected: used in place of ``converted`` where the user's program gets the records; None: ``converted`` is.
+        is_nullable: whether Flink's serializer of the type writes null.
+        classes: of elements of ``from_collection``, among which a ``bool`` is no ``int``; None: ``exact``, or any.
+        from_element: the value that such an element becomes; None: itself.  Raises TypeError.
+        java_text: the text that Java writes of a value.
+        java_hash: ``hashCode`` of a value in Java; None: it is not known.
     """
 
     checked: Convert
-    text: Callable[[Any], str]
+    text: Text
     parsed: Callable[[str], Any]
+    converted: Convert
     is_text: bool = False
-
-
-def field_form(type_info: TypeInformation) -> FieldForm | None:
-    """Return the form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has
-    parts, or is unknown.
-    """
-    return row_of(_FORMS, type_info)
-
-
-def row_of(table: Mapping[TypeInformation, R], type_info: TypeInformation) -> R | None:
-    """Return the row of a type, or of the basic type that it is; None: there is none, or it is a user's type without a
-    hash.
-    """
-    try:
-        found = table.get(type_info)
-    except TypeError:
-        found = None
-    if found is None and isinstance(type_info, BasicTypeInfo):
-        is_instant = type_info.basic_type is BasicType.INSTANT
-        found = table.get(Types.INSTANT() if is_instant else BasicTypeInfo(type_info.basic_type))
-    return found
-
-
-def known_form(type_info: TypeInformation) -> FieldForm:
-    """Return the form of a type that is known to be plain."""
-    form = field_form(type_info)
-    assert form is not None, "the caller has checked the type"
-    return form
+    is_json: bool = False
+    from_json: Convert | None = None
+    to_json: Convert | None = None
+    exact: type | None = None
+    limits: tuple[float, float] | None = None
+    changes: bool = False
+    collected: Convert | None = None
+    is_nullable: bool = False
+    classes: tuple[type, ...] | None = None
+    from_element: Convert | None = None
+    java_text: Text = str
+    java_hash: Callable[[Any], int] | None = None
 
 
 def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
@@ -109,16 +119,24 @@ def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
     return plain
 
 
-def is_bytes(type_info: TypeInformation) -> bool:
-    """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
-    return row_of(_FORMS, type_info) is _BYTES
-
-
 def misfit(value: Any, wanted: str) -> ValueError:
-    """Make the error for a value that is no ``wanted``."""
+    """Make the error of ``checked`` for a value that is no ``wanted``."""
+    return ValueError(f"{_shown(value)} is no {wanted}")
+
+
+def wrong_kind(value: Any, wanted: str) -> TypeMismatchError:
+    """Make the error of ``converted`` for a value that is no ``wanted``."""
+    return TypeMismatchError(f"expected {wanted}, got {described(value)}")
+
+
+def described(value: Any) -> str:
+    """Write a value and its type, for messages."""
+    return "None" if value is None else _shown(value)
+
+
+def _shown(value: Any) -> str:
     text = repr(value)
-    shown = text if len(text) <= 80 else f"{text[:77]}..."  # fits into a line
-    return ValueError(f"{shown} of type {type(value).__name__} is no {wanted}")
+    return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"  # fits into a line
 
 
 def is_missing(value: Any) -> bool:
@@ -127,23 +145,26 @@ def is_missing(value: Any) -> bool:
     return name in {"NaTType", "NAType"} or (name in {"datetime64", "timedelta64"} and str(value) == "NaT")
 
 
-def is_time(type_info: TypeInformation) -> bool:
-    """Whether the type is a date, a time or a timestamp, which have no zone."""
-    return isinstance(type_info, DateTypeInfo | TimeTypeInfo | TimestampTypeInfo | LocalTimeTypeInfo)
-
-
-def unzoned(value: Any, wanted: str) -> Any:
-    """Return a ``time`` or ``datetime`` without its zone, which must be UTC if it has one.  ValueError: it has another
-    one.
+def of_class(
+    kind: type | tuple[type, ...],
+    wanted: str,
+    made: Convert,
+    *,
+    kept: type | None = None,
+    error: Callable[[Any, str], Exception] = wrong_kind,
+) -> Convert:
+    """Return a function that converts instances of a class, and refuses other values.  ``kept``: its own instances
+    stay.
     """
-    if value.tzinfo is None:
-        return value
-    if value.utcoffset() != _NO_OFFSET:
-        raise ValueError(
-            f"{value.isoformat()} has an offset from UTC, which {wanted} cannot hold: convert it in map(), or use "
-            "INSTANT"
-        )
-    return value.replace(tzinfo=None)
+
+    def convert(value: Any) -> Any:
+        if type(value) is kept:
+            return value
+        if not isinstance(value, kind):
+            raise error(value, wanted)
+        return made(value)
+
+    return convert
 
 
 def _from_numpy(value: Any) -> Any:
@@ -154,18 +175,39 @@ def _from_numpy(value: Any) -> Any:
 # ---------------------------------------------------------------- texts and booleans
 
 
-def _checked_text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    if not isinstance(value, str):
-        raise misfit(value, "STRING")
-    return str.__str__(value)
+_checked_text: Final = of_class(str, "STRING", str.__str__, kept=str, error=misfit)
+_to_text: Final = of_class(str, "a str", str.__str__, kept=str)
 
 
 def _checked_character(value: Any) -> str:
     if not isinstance(value, str) or len(value) != 1:
         raise misfit(value, "CHAR")
     return str.__str__(value)
+
+
+def _to_character(value: Any) -> str:
+    text: str = _to_text(value)
+    if len(text) != 1:
+        raise wrong_kind(value, "a str of one character")
+    return text
+
+
+def _text_from_json(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if type(value) is int:
+        return str(value)
+    raise misfit(value, "STRING")
+
+
+def _text_from_element(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _character_from_element(value: str) -> str:
+    if len(value) != 1:
+        raise TypeError(f"{value!r} is not one character")
+    return value
 
 
 def _checked_boolean(value: Any) -> bool:
@@ -177,6 +219,10 @@ def _checked_boolean(value: Any) -> bool:
     return plain
 
 
+def _boolean_text(value: Any) -> str:
+    return "true" if value else "false"
+
+
 def _parsed_boolean(text: str) -> bool:
     found = _BOOLEANS.get(text.lower())
     if found is None:
@@ -184,12 +230,43 @@ def _parsed_boolean(text: str) -> bool:
     return found
 
 
+def _to_bool(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    number = _whole(value)
+    if not 0 <= number <= 255:  # PyFlink writes a byte
+        raise wrong_kind(value, "a bool")
+    return bool(number)
+
+
 # ---------------------------------------------------------------- numbers
 
 
-def _integer_form(kind: BasicType) -> FieldForm:
+def _number_of(kind: type[int] | type[float], wanted: str) -> Convert:
+    """Return a function that converts numbers of any class, and refuses texts of numbers."""
+    special = f"__{kind.__name__}__"
+
+    def convert(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if isinstance(value, str | bytes | bytearray) or not (hasattr(value, special) or hasattr(value, "__index__")):
+            raise wrong_kind(value, wanted)
+        try:
+            return kind(value)
+        except (ValueError, OverflowError, TypeError) as error:  # nan, infinity, an array of several numbers
+            raise TypeMismatchError(f"{described(value)} is no {kind.__name__}: {error}") from None
+
+    return convert
+
+
+_whole: Final[Callable[[Any], int]] = _number_of(int, "an int")
+_real: Final[Callable[[Any], float]] = _number_of(float, "a float")
+
+
+def _integer_form(kind: BasicType, from_element: Convert | None, java_hash: Callable[[Any], int] | None) -> FieldForm:
     bits = INTEGER_BITS.get(kind)
-    low, high = integer_limits(BasicTypeInfo(kind)) or (-math.inf, math.inf)
+    limits = integer_limits(BasicTypeInfo(kind))
+    low, high = limits or (-math.inf, math.inf)
 
     def checked(value: Any) -> int:
         plain = value if type(value) is int else _from_numpy(value)
@@ -205,7 +282,35 @@ def _integer_form(kind: BasicType) -> FieldForm:
             raise ValueError(f"{number} does not fit into the {bits} bits of {kind.name}")
         return number
 
-    return FieldForm(checked, str, parsed)
+    def converted(value: Any) -> int:
+        number = _whole(value)
+        if low <= number <= high:
+            return number
+        raise TypeMismatchError(f"{described(value)} does not fit into {bits} bits")
+
+    return FieldForm(
+        checked,
+        str,
+        parsed,
+        _whole if limits is None else converted,
+        is_json=True,
+        exact=int,
+        limits=limits,
+        is_nullable=limits is None,
+        from_element=from_element,
+        java_hash=java_hash,
+    )
+
+
+def _long_from_element(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{value!r} does not fit into the 64 bits of {Types.LONG()!r}")
+    return value
+
+
+def _hash_of_long(number: int) -> int:
+    bits = number & 0xFFFFFFFFFFFFFFFF
+    return bits ^ bits >> 32
 
 
 def _digits(text: str) -> str:
@@ -217,7 +322,7 @@ def _digits(text: str) -> str:
     return text
 
 
-def checked_double(value: Any) -> float:
+def _checked_double(value: Any) -> float:
     """Return a float; of an int only if that is a float without being rounded."""
     if type(value) is float:
         return value
@@ -233,25 +338,58 @@ def checked_double(value: Any) -> float:
     return number
 
 
-def checked_float(value: Any) -> float:
-    """Check a value as ``checked_double`` does, and that 32 bits can hold a number of its size."""
-    number = value if type(value) is float else checked_double(value)
-    if -FLOAT32_LIMIT < number < FLOAT32_LIMIT or number - number != 0:  # or it is NaN or infinite itself
+def _checked_float(value: Any) -> float:
+    """Check a value as ``_checked_double`` does, and that 32 bits can hold a number of its size."""
+    number = value if type(value) is float else _checked_double(value)
+    if -_FLOAT32_LIMIT < number < _FLOAT32_LIMIT or number - number != 0:  # or it is NaN or infinite itself
         return number
     raise ValueError(f"{number!r} does not fit into the 32 bits of FLOAT")
 
 
-def rounded_float(value: Any) -> float:
-    """Check a value as ``checked_float`` does, and round it to 32 bits."""
-    return ctypes.c_float(checked_float(value)).value
+def _rounded_float(value: Any) -> float:
+    """Check a value as ``_checked_float`` does, and round it to 32 bits."""
+    return ctypes.c_float(_checked_float(value)).value
 
 
-def parsed_double(text: str) -> float:
+def _parsed_double(text: str) -> float:
     """Parse a number, which is infinite only if the text says so."""
     number = float(_digits(text))
     if math.isinf(number) and text.lower().lstrip("+-") not in _INFINITE:
         raise ValueError(f"{text} does not fit into DOUBLE")
     return number
+
+
+def _float_from_json(checked: Callable[[Any], float], value: Any) -> float:
+    if type(value) is str:
+        return checked(_parsed_double(value))
+    if type(value) is decimal.Decimal or type(value) is int:
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number):
+            raise ValueError(f"{value} does not fit into DOUBLE")
+        value = number
+    return checked(value)
+
+
+def _float_to_json(checked: Callable[[Any], float], value: Any) -> float | str:
+    number = checked(value)
+    return number if number - number == 0 else java_name(number)
+
+
+def _to_float32(value: Any) -> float:
+    return ctypes.c_float(_real(value)).value
+
+
+def _collected_float32(value: Any) -> float:
+    return float(str(np.float32(_to_float32(value))))
+
+
+def float_text(value: float) -> str:
+    """Write a number of 32 bits."""
+    single = np.float32(value)
+    return number_text(float(single), str(single))
 
 
 def _checked_decimal(value: Any) -> decimal.Decimal:
@@ -264,7 +402,7 @@ def _checked_decimal(value: Any) -> decimal.Decimal:
     return value
 
 
-def parsed_decimal(text: str) -> decimal.Decimal:
+def _parsed_decimal(text: str) -> decimal.Decimal:
     """Parse a number, with all its digits."""
     try:
         return _checked_decimal(decimal.Decimal(_digits(text)))
@@ -272,85 +410,28 @@ def parsed_decimal(text: str) -> decimal.Decimal:
         raise ValueError(f"a decimal is expected, got {text!r}") from None
 
 
-# ---------------------------------------------------------------- dates and times
-
-
-def _checked_date(value: Any) -> datetime.date:
-    if type(value) is datetime.date:
+def _to_decimal(value: Any) -> decimal.Decimal:
+    if type(value) is decimal.Decimal:
         return value
-    if not isinstance(value, datetime.date) or is_missing(value):
-        raise misfit(value, "date")
-    if isinstance(value, datetime.datetime) and (
-        value.tzinfo is not None or value != datetime.datetime(*value.timetuple()[:3])  # noqa: DTZ001
-    ):
-        raise ValueError(f"{value.isoformat()} has a time or a zone, which a date cannot hold: use value.date()")
-    return datetime.date(value.year, value.month, value.day)
-
-
-def _checked_time(value: Any) -> datetime.time:
-    if not isinstance(value, datetime.time):
-        raise misfit(value, "time")
-    return value if value.tzinfo is None else unzoned(value, "a time")
-
-
-def _checked_timestamp(value: Any) -> datetime.datetime:
-    if type(value) is not datetime.datetime:
-        if not isinstance(value, datetime.datetime) or is_missing(value):
-            raise misfit(value, "timestamp")
-        if getattr(value, "nanosecond", 0):
-            raise ValueError(f"{value.isoformat()} has nanoseconds, a timestamp has microseconds: round it in map()")
-    return value if value.tzinfo is None else unzoned(value, "a timestamp")
-
-
-def _parsed_time(text: str) -> datetime.time:
-    return unzoned(datetime.time.fromisoformat(_uncut(text, 15)), "a time")  # type: ignore[no-any-return]  # as above
-
-
-def _parsed_timestamp(text: str) -> datetime.datetime:
-    return unzoned(datetime.datetime.fromisoformat(_uncut(text, 26)), "a timestamp")  # type: ignore[no-any-return]  # as above
-
-
-def _uncut(text: str, size: int) -> str:
-    """Return a text.  ValueError: it has digits below microseconds, which Python would drop; ``size``: of a text
-    without them.
-    """
-    if len(text) > size and _CUT_FRACTION.search(text):
-        raise ValueError(f"{text} has a fraction below microseconds, which would be lost")
-    return text
-
-
-def _checked_instant(value: Any) -> Instant:
-    if not isinstance(value, Instant):
-        raise misfit(value, "INSTANT")
-    return value
-
-
-def _instant_text(value: Instant) -> str:
     try:
-        moment = (_EPOCH + _SECOND * value.seconds).replace(tzinfo=None)
-    except OverflowError:
-        raise ValueError(f"{value!r} is not in the years 1 to 9999, which a text can hold") from None
-    return f"{moment.isoformat()}{f'.{value.nanos:09}' if value.nanos else ''}Z"
+        return decimal.Decimal(str(value))
+    except decimal.InvalidOperation:
+        raise wrong_kind(value, "a decimal.Decimal") from None
 
 
-def _parsed_instant(text: str) -> Instant:
-    found = _INSTANT.fullmatch(text)
-    if found is None:
-        raise ValueError(f"a point in time with an offset is expected, such as 2024-02-29T12:30:15Z, got {text!r}")
-    moment, fraction, offset = found.groups()
-    seconds = (datetime.datetime.fromisoformat(moment + offset.upper()) - _EPOCH) // _SECOND
-    return Instant(seconds, int((fraction or "").ljust(9, "0")))
+def _decimal_from_json(value: Any) -> decimal.Decimal:
+    return _parsed_decimal(value) if type(value) is str else _checked_decimal(value)
 
 
 # ---------------------------------------------------------------- bytes
 
 
-def _checked_bytes(value: Any) -> bytes:
-    if type(value) is bytes:
-        return value
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise misfit(value, "bytes")
-    return bytes(value)
+checked_bytes: Final = of_class((bytes, bytearray, memoryview), "bytes", bytes, kept=bytes, error=misfit)
+_to_bytes: Final = of_class((bytes, bytearray), "bytes", bytes, kept=bytes)
+
+
+def _bytes_text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 def _parsed_bytes(text: str) -> bytes:
@@ -360,26 +441,98 @@ def _parsed_bytes(text: str) -> bytes:
         raise ValueError(f"bytes in base64 are expected, got {text!r}") from error
 
 
-_DATE: Final = FieldForm(_checked_date, datetime.date.isoformat, datetime.date.fromisoformat)
-_TIME: Final = FieldForm(_checked_time, datetime.time.isoformat, _parsed_time)
-_TIMESTAMP: Final = FieldForm(_checked_timestamp, datetime.datetime.isoformat, _parsed_timestamp)
-_BYTES: Final = FieldForm(_checked_bytes, lambda value: base64.b64encode(value).decode(), _parsed_bytes)
-_LOCAL: Final = LocalTimeTypeInfo.TimeType
-_FORMS: Final[dict[TypeInformation, FieldForm]] = {
-    Types.STRING(): FieldForm(_checked_text, str, str, is_text=True),
-    Types.CHAR(): FieldForm(_checked_character, str, _checked_character, is_text=True),
-    Types.BOOLEAN(): FieldForm(_checked_boolean, lambda value: "true" if value else "false", _parsed_boolean),
-    **{BasicTypeInfo(kind): _integer_form(kind) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
-    Types.FLOAT(): FieldForm(checked_float, repr, lambda text: rounded_float(parsed_double(text))),
-    Types.DOUBLE(): FieldForm(checked_double, repr, parsed_double),
-    Types.BIG_DEC(): FieldForm(_checked_decimal, str, parsed_decimal),
-    Types.INSTANT(): FieldForm(_checked_instant, _instant_text, _parsed_instant),
-    Types.SQL_DATE(): _DATE,
-    Types.SQL_TIME(): _TIME,
-    Types.SQL_TIMESTAMP(): _TIMESTAMP,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _DATE,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _TIME,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _TIMESTAMP,
+def _bytes_from_json(value: Any) -> bytes:
+    if type(value) is list:
+        if None in value:
+            raise ValueError(f"null in an array of primitives: {value!r}")
+        return bytes([_BYTE.checked(each) & 0xFF for each in value])
+    if type(value) is not str:
+        raise misfit(value, f"text of a {Types.PRIMITIVE_ARRAY(Types.BYTE())!r}")
+    return _parsed_bytes(value)
+
+
+def _collected_bytes(value: Any) -> list[int]:
+    return memoryview(_to_bytes(value)).cast("b").tolist()  # Java's bytes have a sign
+
+
+# ---------------------------------------------------------------- the forms
+
+_BYTE: Final = _integer_form(BasicType.BYTE, lambda value: ctypes.c_int8(value).value, int)
+_BYTES: Final = FieldForm(
+    checked_bytes, _bytes_text, _parsed_bytes, _to_bytes, is_json=True, from_json=_bytes_from_json
+)
+VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
+    Types.STRING(): FieldForm(
+        _checked_text,
+        str,
+        str,
+        _to_text,
+        is_text=True,
+        is_json=True,
+        from_json=_text_from_json,
+        exact=str,
+        is_nullable=True,
+        classes=(str, int),
+        from_element=_text_from_element,
+        java_hash=hash_str,
+    ),
+    Types.CHAR(): FieldForm(
+        _checked_character,
+        str,
+        _checked_character,
+        _to_character,
+        is_text=True,
+        is_json=True,
+        classes=(str,),
+        from_element=_character_from_element,
+        java_hash=hash_str,
+    ),
+    Types.BOOLEAN(): FieldForm(
+        _checked_boolean, _boolean_text, _parsed_boolean, _to_bool, is_json=True, exact=bool, java_text=_boolean_text
+    ),
+    Types.BYTE(): _BYTE,
+    Types.SHORT(): _integer_form(BasicType.SHORT, lambda value: ctypes.c_int16(value).value, int),
+    Types.INT(): _integer_form(BasicType.INT, lambda value: ctypes.c_int32(value).value, int),
+    Types.LONG(): _integer_form(BasicType.LONG, _long_from_element, _hash_of_long),
+    Types.BIG_INT(): _integer_form(BasicType.BIG_INT, None, None),
+    Types.FLOAT(): FieldForm(
+        _checked_float,
+        repr,
+        lambda text: _rounded_float(_parsed_double(text)),
+        _to_float32,
+        from_json=partial(_float_from_json, _rounded_float),
+        to_json=partial(_float_to_json, _checked_float),
+        exact=float,
+        limits=(-_MAX_FLOAT32, _MAX_FLOAT32),
+        changes=True,
+        collected=_collected_float32,
+        classes=(float, int),
+        from_element=lambda value: ctypes.c_float(value).value,
+        java_text=float_text,
+    ),
+    Types.DOUBLE(): FieldForm(
+        _checked_double,
+        repr,
+        _parsed_double,
+        _real,
+        from_json=partial(_float_from_json, _checked_double),
+        to_json=partial(_float_to_json, _checked_double),
+        exact=float,
+        limits=(-sys.float_info.max, sys.float_info.max),
+        classes=(float, int),
+        from_element=float,
+        java_text=number_text,
+    ),
+    Types.BIG_DEC(): FieldForm(
+        _checked_decimal,
+        str,
+        _parsed_decimal,
+        _to_decimal,
+        is_json=True,
+        from_json=_decimal_from_json,
+        exact=decimal.Decimal,
+        is_nullable=True,
+    ),
     Types.LIST(Types.BYTE()): _BYTES,
-    Types.PRIMITIVE_ARRAY(Types.BYTE()): _BYTES,
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): replace(_BYTES, collected=_collected_bytes),
 }

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import ARRAY_TYPES, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
-from flowlet.common.values.field_values import field_form
+from flowlet.common.values.conversion import field_form
 from flowlet.connectors.database.statement import (
     DatabaseKind,
     DatabaseStatement,

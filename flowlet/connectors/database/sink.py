@@ -27,7 +27,9 @@ from typing import Any, Final, assert_never
 
 from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation, integer_limits
 from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
-from flowlet.common.values.field_values import field_form, is_missing, is_time
+from flowlet.common.values.conversion import field_form
+from flowlet.common.values.field_values import is_missing
+from flowlet.common.values.time_values import is_time
 from flowlet.connectors.database.database_driver import (
     DatabaseDriver,
     DatabaseError,

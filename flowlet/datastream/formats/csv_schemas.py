@@ -21,7 +21,8 @@ from flowlet.common.checks import check_kind
 from flowlet.common.serialization import SerializationSchema, TypedDeserializationSchema
 from flowlet.common.typeinfo import ARRAY_TYPES, PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation, named_fields
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import Convert, FieldForm, field_form, known_form, plain_list
+from flowlet.common.values.conversion import field_form, known_form
+from flowlet.common.values.field_values import Convert, FieldForm, plain_list
 from flowlet.datastream.formats.bulk_formats import checked_character, checked_text, csv_dialect
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass

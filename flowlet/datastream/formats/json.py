@@ -14,7 +14,6 @@ Absent: types by JSON schema.
 """
 
 import decimal
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -26,7 +25,6 @@ from flowlet.common.checks import check_kind
 from flowlet.common.serialization import SerializationSchema, TypedDeserializationSchema
 from flowlet.common.typeinfo import (
     BasicType,
-    BasicTypeInfo,
     MapTypeInfo,
     PickledBytesTypeInfo,
     PrimitiveArrayTypeInfo,
@@ -36,21 +34,8 @@ from flowlet.common.typeinfo import (
     holds_any_object,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record
-from flowlet.common.values.conversion import PartRules
-from flowlet.common.values.field_values import (
-    FLOAT32_LIMIT,
-    Convert,
-    FieldForm,
-    checked_double,
-    field_form,
-    is_bytes,
-    known_form,
-    misfit,
-    parsed_decimal,
-    parsed_double,
-    plain_list,
-    rounded_float,
-)
+from flowlet.common.values.conversion import PartRules, field_form, is_bytes
+from flowlet.common.values.field_values import Convert, FieldForm, misfit, plain_list
 from flowlet.datastream.formats.json_lines import encoded_json
 from flowlet.errors import JobGraphError
 from flowlet.typed.value_conversion import compiled
@@ -60,23 +45,8 @@ __all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 _NEEDS_TYPE: Final = "{}() needs type information such as Types.STRING()"
 _FLOATS: Final = msgspec.json.Decoder()
 _DECIMALS: Final = msgspec.json.Decoder(float_hook=decimal.Decimal)
-_ROUNDED: Final = {BasicType.FLOAT: rounded_float, BasicType.DOUBLE: checked_double}
-# Tests that a variable is of the exact type, and needs no conversion.
-_EXACT: Final = {
-    BasicType.STRING: "type({0}) is str",
-    BasicType.BOOLEAN: "type({0}) is bool",
-    BasicType.BIG_INT: "type({0}) is int",
-    BasicType.DOUBLE: "(type({0}) is float and -INF < {0} < INF)",
-    BasicType.FLOAT: f"(type({{0}}) is float and {-FLOAT32_LIMIT!r} < {{0}} < {FLOAT32_LIMIT!r})",
-    **{
-        kind: f"(type({{0}}) is int and {-(1 << bits)} <= {{0}} < {1 << bits})"
-        for kind, bits in {BasicType.BYTE: 7, BasicType.SHORT: 15, BasicType.INT: 31, BasicType.LONG: 63}.items()
-    },
-}
-_BYTES: Final = PrimitiveArrayTypeInfo(BasicTypeInfo.BYTE_TYPE_INFO())
-_NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}  # as Jackson writes them
-_BINARY: Final = known_form(_BYTES)
-_SIGNED: Final = known_form(BasicTypeInfo.BYTE_TYPE_INFO())
+# Of values that JSON has, and that are written as they are.
+_EXACT: Final = frozenset({str, bool, int, float})
 
 
 class JsonRowDeserializationSchema(TypedDeserializationSchema):
@@ -263,17 +233,9 @@ class _Reading(_Rules):
         return partial(_with_all_keys, convert) if isinstance(type_info, MapTypeInfo) else convert
 
     def leaf(self, type_info: TypeInformation, form: FieldForm) -> Convert:
-        match type_info:
-            case BasicTypeInfo(basic_type=BasicType.STRING):
-                return _read_text
-            case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE as kind):
-                return partial(_read_float, _ROUNDED[kind])
-            case BasicTypeInfo(basic_type=BasicType.BIG_DEC):
-                return partial(_read_decimal, form.checked)
-            case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
-                return form.checked
-            case _:
-                return _read_bytes if is_bytes(type_info) else partial(_read_by_text, form.parsed, type_info)
+        if form.from_json is not None:
+            return form.from_json
+        return form.checked if form.is_json else partial(_read_by_text, form.parsed, type_info)
 
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         if isinstance(type_info, TupleTypeInfo):
@@ -302,40 +264,6 @@ def _with_all_keys(convert: Convert, value: Any) -> Any:
     return found
 
 
-def _read_bytes(value: Any) -> bytes:
-    if type(value) is list:
-        if None in value:
-            raise ValueError(f"null in an array of primitives: {value!r}")
-        return bytes([_SIGNED.checked(each) & 0xFF for each in value])
-    return _read_by_text(_BINARY.parsed, _BYTES, value)  # type: ignore[no-any-return]  # of this form
-
-
-def _read_text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    if type(value) is int:
-        return str(value)
-    raise misfit(value, "STRING")
-
-
-def _read_float(checked: Callable[[Any], float], value: Any) -> float:
-    if type(value) is str:
-        return checked(parsed_double(value))
-    if type(value) is decimal.Decimal or type(value) is int:
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isinf(number):
-            raise ValueError(f"{value} does not fit into DOUBLE")
-        value = number
-    return checked(value)
-
-
-def _read_decimal(checked: Convert, value: Any) -> decimal.Decimal:
-    return parsed_decimal(value) if type(value) is str else checked(value)
-
-
 def _read_by_text(parsed: Convert, wanted: TypeInformation, value: Any) -> Any:
     if type(value) is not str:
         raise misfit(value, f"text of a {wanted!r}")
@@ -355,13 +283,9 @@ class _Writing(_Rules):
         return lambda key: form.text(form.checked(key))
 
     def leaf(self, type_info: TypeInformation, form: FieldForm) -> Convert:
-        match type_info:
-            case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE):
-                return partial(_written_float, form.checked)
-            case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
-                return form.checked
-            case _:
-                return form.checked if is_bytes(type_info) else lambda value: form.text(form.checked(value))
+        if form.to_json is not None:
+            return form.to_json
+        return form.checked if form.is_json else lambda value: form.text(form.checked(value))
 
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         if isinstance(type_info, TupleTypeInfo):
@@ -397,15 +321,13 @@ def _quick_row(type_info: RowTypeInfo) -> Convert | None:
     It takes half the time of ``_Writing``.  None: the type has other fields than numbers, texts and booleans.
     """
     types, names = type_info.get_field_types(), type_info.get_field_names()
-    tests = [_EXACT.get(each.basic_type) if isinstance(each, BasicTypeInfo) else None for each in types]
+    fields = [f"f{index}" for index in range(len(types))]
+    tests = [_exact_test(each, field) for each, field in zip(types, fields, strict=True)]
     if None in tests or not tests:
         return None
-    fields = [f"f{index}" for index in range(len(types))]
-    conditions = [
-        f"({(test or '').format(field)} or {field} is None)" for test, field in zip(tests, fields, strict=True)
-    ]
+    conditions = [f"({test} or {field} is None)" for test, field in zip(tests, fields, strict=True)]
     return compiled(
-        {"Row": Row, "NAMES": names, "INF": math.inf, "tuple": tuple},
+        {"Row": Row, "NAMES": names, "tuple": tuple},
         [
             "kind = type(v)",
             "if kind is tuple: values = v",
@@ -419,9 +341,13 @@ def _quick_row(type_info: RowTypeInfo) -> Convert | None:
     )
 
 
-def _written_float(checked: Callable[[Any], float], value: Any) -> float | str:
-    number = checked(value)
-    return number if number - number == 0 else _NO_NUMBERS.get(number, "NaN")
+def _exact_test(type_info: TypeInformation, field: str) -> str | None:
+    """Write the test whether a variable is of the exact type, and needs no conversion; None: there is none."""
+    form = field_form(type_info)
+    if form is None or form.exact is None or form.exact not in _EXACT:
+        return None
+    test = f"type({field}) is {form.exact.__name__}"
+    return test if form.limits is None else f"({test} and {form.limits[0]!r} <= {field} <= {form.limits[1]!r})"
 
 
 # ---------------------------------------------------------------- both

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from flowlet.chain.chunking_output import ChunkingOutput, KeyExtractor
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Row, Types
+from flowlet.common.values.field_values import TypeMismatchError
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
-from flowlet.typed.value_conversion import TypeMismatchError, value_converter
+from flowlet.typed.value_conversion import value_converter
 from tests.flowlet.operators.chains import loop_of
 from tests.flowlet.operators.harness import RecordingOutput
 from tests.flowlet.serde.exact import exact

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, TypeInformation, Types
+from flowlet.common.values.field_values import float_text
 from flowlet.common.written_values import number_text
-from flowlet.typed.value_conversion import float_text, printed_text
+from flowlet.typed.value_conversion import printed_text
 
 
 @pytest.mark.parametrize(

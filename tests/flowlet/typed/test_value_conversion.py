@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from flowlet.common import Instant, Row, RowKind, TypeInformation, Types
 from flowlet.common.typeinfo import LocalTimeTypeInfo
 from flowlet.common.values.conversion import element_converter
-from flowlet.typed.value_conversion import TypeMismatchError, changes_values, value_converter, written_text
+from flowlet.common.values.field_values import TypeMismatchError
+from flowlet.typed.value_conversion import changes_values, value_converter, written_text
 from tests.flowlet.serde.exact import exact
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
