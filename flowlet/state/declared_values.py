@@ -23,40 +23,26 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
 from flowlet.columns.column import are_unchanging
 from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
-    DateTypeInfo,
-    InstantTypeInfo,
     ListTypeInfo,
-    LocalTimeTypeInfo,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
-    PrimitiveArrayTypeInfo,
-    RowTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
-    TupleTypeInfo,
     TypeInformation,
-    named_fields,
 )
-from flowlet.common.types import Row, field_names_of
 from flowlet.common.values.conversion import field_form
-from flowlet.common.values.field_values import Convert, TypeMismatchError, described
+from flowlet.common.values.field_values import TypeMismatchError, described
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.state_snapshots import StateKind
 from flowlet.typed.value_conversion import is_nullable, value_converter
 from netstack.late import dataclass
-from netstack.late import numpy as np
 
 
 @dataclass(eq=False, slots=True)
@@ -205,8 +191,8 @@ class DeclaredValues:
         elif kind is StateKind.MAP:
             assert isinstance(type_info, MapTypeInfo), "the descriptor makes it"
             self._key, self._value = type_info.key_type_info, type_info.value_type_info
-        self._convert_value = value_converter(_DOUBLE if self._value == _FLOAT else self._value)
-        self._convert_key = None if self._key is None else value_converter(self._key)
+        self._convert_value = value_converter(_DOUBLE if self._value == _FLOAT else self._value, is_stored=True)
+        self._convert_key = None if self._key is None else value_converter(self._key, is_stored=True)
         self.exact = _exact(self._value)
         """The type whose values are taken unconverted; None: values are not checked where they enter."""
         self.exact_key = None if self._key is None else _exact(self._key)
@@ -304,10 +290,7 @@ class DeclaredValues:
         try:
             convert(value)
         except TypeMismatchError as error:
-            try:
-                _check_part(type_info, value)
-            except TypeMismatchError:
-                raise self._refused(what, value, error) from None
+            raise self._refused(what, value, error) from None
 
     def _refused(self, what: str, value: Any, error: TypeMismatchError) -> FlowletError:
         return FlowletError(
@@ -321,48 +304,6 @@ def _exact(type_info: TypeInformation) -> type | None:
     """The one type whose values need no conversion; None: a value's type alone does not tell."""
     form = field_form(type_info) if isinstance(type_info, BasicTypeInfo) else None
     return None if form is None else form.exact
-
-
-# Types of ours without parts.  Only these go through the cache: a user's type may equal one that converts differently.
-_LEAVES: Final = frozenset(
-    (BasicTypeInfo, InstantTypeInfo, DateTypeInfo, TimeTypeInfo, TimestampTypeInfo, LocalTimeTypeInfo)
-)
-
-
-@lru_cache(64)
-def _leaf_converter(type_info: TypeInformation) -> Convert | None:
-    """The result of ``value_converter``, kept: it compiles a function, 0.1 ms, and None among parts is not rare."""
-    return value_converter(type_info)
-
-
-def _check_part(type_info: TypeInformation, value: Any) -> None:
-    """Raise TypeMismatchError if a part of a value is not of its type; any part inside of a tuple, row, list or map
-    may be None.
-    """
-    parts: Iterable[tuple[TypeInformation, Any]]
-    match type_info:
-        case TupleTypeInfo() if isinstance(value, list | tuple) and len(value) >= len(type_info.get_field_types()):
-            parts = zip(type_info.get_field_types(), value, strict=False)
-        case RowTypeInfo() if isinstance(value, Row) and len(value) == len(type_info.get_field_types()):
-            names = field_names_of(value)
-            fields = dict(zip(names or type_info.get_field_names(), value, strict=True))
-            parts = [(each, fields.get(name)) for name, each in named_fields(type_info)]
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if isinstance(
-            value, list | tuple | np.ndarray
-        ):
-            parts = [(type_info.elem_type, each) for each in value]
-        case MapTypeInfo() if isinstance(value, dict):
-            parts = [(type_info.key_type_info, each) for each in value] + [
-                (type_info.value_type_info, each) for each in value.values()
-            ]
-        case _:
-            convert = (_leaf_converter if type(type_info) in _LEAVES else value_converter)(type_info)
-            if convert is not None:
-                convert(value)
-            return
-    for part, each in parts:
-        if each is not None:
-            _check_part(part, each)
 
 
 # ---------------------------------------------------------------- states that check values where they enter

@@ -35,13 +35,14 @@ from flowlet.common.typeinfo import (
     integer_limits,
     part_types,
 )
-from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.conversion import PartRules, field_form
+from flowlet.common.types import Row, RowFieldsError, field_names_of, fields_of_record, restored_row
+from flowlet.common.values.conversion import PartRules, field_form, is_bytes
 from flowlet.common.values.field_values import Convert, Text, TypeMismatchError, described, wrong_kind
+from netstack.late import is_instance_of_late
 
 
 def value_converter(
-    type_info: TypeInformation, *, is_collected: bool = False, refuse: Convert | None = None
+    type_info: TypeInformation, *, is_collected: bool = False, is_stored: bool = False, refuse: Convert | None = None
 ) -> Convert | None:
     """The function that converts a record to its declared type; None: records stay as they are.
 
@@ -49,13 +50,16 @@ def value_converter(
         type_info: the declared type.
         is_collected: whether the user's program gets the records: it gets Java's shortest text of a FLOAT as a number,
             times without fractions of seconds, and primitive arrays of bytes as lists.
+        is_stored: whether the values are those of a state: any part of them may be None, a list will do for a tuple and
+            for bytes, and a tuple for a list.
         refuse: called in place of a slower conversion of records that are not exactly of their type; raises the
             caller's error.
 
     Raises:
         TypeMismatchError: by the function, if the record is not of the type.
     """
-    return _Compiler(is_collected=is_collected).record_converter(type_info, refuse)
+    rules = _StoredCompiler() if is_stored else _Compiler(is_collected=is_collected)
+    return rules.record_converter(type_info, refuse)
 
 
 def changes_values(type_info: TypeInformation) -> bool:
@@ -80,7 +84,7 @@ class _Compiler(PartRules):
 
     errors: ClassVar[tuple[type[Exception], ...]] = (TypeMismatchError,)
 
-    def __init__(self, *, is_collected: bool) -> None:
+    def __init__(self, *, is_collected: bool = False) -> None:
         self._is_collected = is_collected
 
     def record_converter(self, type_info: TypeInformation, refuse: Convert | None) -> Convert | None:
@@ -192,6 +196,40 @@ class _Compiler(PartRules):
             return f"type({field}) is float", f"single({field}).value"
         known[f"c{field}"] = convert
         return None, f"c{field}({field})"
+
+
+class _StoredCompiler(_Compiler):
+    """Makes converters of values in a state, which accept what PyFlink's coders write there."""
+
+    def plain(self, type_info: TypeInformation) -> Convert | None:
+        convert = super().plain(type_info)
+        if convert is None or not is_bytes(type_info):
+            return convert
+        of_list = self._list_converter(type_info)
+        return lambda value: of_list(value) if _is_list(value) else convert(value)
+
+    def takes_none(self, type_info: TypeInformation) -> bool:
+        return True
+
+    def key(self, type_info: MapTypeInfo) -> Convert | None:
+        convert = super().key(type_info)
+        return None if convert is None else _or_none(convert)
+
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        if isinstance(type_info, TupleTypeInfo):
+            return super().fields(type_info, tuple(value) if isinstance(value, list) else value)
+        names = type_info.get_field_names()
+        if isinstance(value, Row) and len(value) == len(names):
+            found = dict(zip(field_names_of(value) or names, value, strict=True))
+            return list(map(found.get, names))
+        return super().fields(type_info, value)
+
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
+        return value if _is_list(value) else super().elements(type_info, value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) or is_instance_of_late(value, "numpy", "ndarray")
 
 
 def _or_none(convert: Convert) -> Convert:
