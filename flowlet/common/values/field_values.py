@@ -200,10 +200,6 @@ def _text_from_json(value: Any) -> str:
     raise misfit(value, "STRING")
 
 
-def _text_from_element(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
 def _character_from_element(value: str) -> str:
     if len(value) != 1:
         raise TypeError(f"{value!r} is not one character")
@@ -382,10 +378,6 @@ def _to_float32(value: Any) -> float:
     return ctypes.c_float(_real(value)).value
 
 
-def _collected_float32(value: Any) -> float:
-    return float(str(np.float32(_to_float32(value))))
-
-
 def float_text(value: float) -> str:
     """Write a number of 32 bits."""
     single = np.float32(value)
@@ -451,10 +443,6 @@ def _bytes_from_json(value: Any) -> bytes:
     return _parsed_bytes(value)
 
 
-def _collected_bytes(value: Any) -> list[int]:
-    return memoryview(_to_bytes(value)).cast("b").tolist()  # Java's bytes have a sign
-
-
 # ---------------------------------------------------------------- the forms
 
 _BYTE: Final = _integer_form(BasicType.BYTE, lambda value: ctypes.c_int8(value).value, int)
@@ -473,7 +461,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         exact=str,
         is_nullable=True,
         classes=(str, int),
-        from_element=_text_from_element,
+        from_element=lambda value: value if isinstance(value, str) else str(value),
         java_hash=hash_str,
     ),
     Types.CHAR(): FieldForm(
@@ -505,7 +493,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         exact=float,
         limits=(-_MAX_FLOAT32, _MAX_FLOAT32),
         changes=True,
-        collected=_collected_float32,
+        collected=lambda value: float(str(np.float32(_to_float32(value)))),
         classes=(float, int),
         from_element=lambda value: ctypes.c_float(value).value,
         java_text=float_text,
@@ -534,5 +522,8 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         is_nullable=True,
     ),
     Types.LIST(Types.BYTE()): _BYTES,
-    Types.PRIMITIVE_ARRAY(Types.BYTE()): replace(_BYTES, collected=_collected_bytes),
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): replace(
+        _BYTES,
+        collected=lambda value: memoryview(_to_bytes(value)).cast("b").tolist(),  # Java's bytes have a sign
+    ),
 }

@@ -147,19 +147,11 @@ def _java_text_of_timestamp(value: datetime.datetime) -> str:
     return f"{value.replace(microsecond=0, tzinfo=None).isoformat(' ')}.{fraction}"
 
 
-def _java_text_of_time(value: datetime.time) -> str:
-    return value.isoformat(timespec="seconds")
-
-
 _to_date: Final = of_class(datetime.date, "a datetime.date", _plain_date, kept=datetime.date)
 _to_time: Final = of_class(datetime.time, "a datetime.time", _plain_time)
 _to_timestamp: Final = of_class(datetime.datetime, "a datetime.datetime", _plain_timestamp)
 _to_local_time: Final = of_class(datetime.time, "a datetime.time", _without_zone)
 _to_local_timestamp: Final = of_class(datetime.datetime, "a datetime.datetime", _without_zone)
-
-
-def _collected_time(value: Any) -> Any:
-    return _to_time(value).replace(microsecond=0)
 
 
 _LOCAL: Final = LocalTimeTypeInfo.TimeType
@@ -185,9 +177,9 @@ TIME_FORMS: Final[dict[TypeInformation, FieldForm]] = {
     Types.SQL_TIME(): replace(
         _TIME,
         converted=_to_time,
-        collected=_collected_time,
+        collected=lambda value: _to_time(value).replace(microsecond=0),
         classes=(datetime.time,),
-        java_text=_java_text_of_time,
+        java_text=lambda value: value.isoformat(timespec="seconds"),
     ),
     Types.SQL_TIMESTAMP(): replace(
         _TIMESTAMP, converted=_to_timestamp, classes=(datetime.datetime,), java_text=_java_text_of_timestamp
