@@ -36,7 +36,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.common.values.conversion import field_form
-from flowlet.common.values.field_values import TypeMismatchError, described
+from flowlet.common.values.field_values import Convert, TypeMismatchError, described
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
@@ -173,6 +173,8 @@ class DeclaredValues:
         "_convert_value",
         "_key",
         "_name",
+        "_needs_keys",
+        "_needs_rows",
         "_type_info",
         "_value",
         "exact",
@@ -199,6 +201,8 @@ class DeclaredValues:
         """``exact``, of the keys of a map."""
         self.is_entered = self.exact is not None or self.exact_key is not None
         """Whether values or keys are checked where they enter."""
+        self._needs_rows = _needs_rows(self._value)
+        self._needs_keys = self._key is not None and _needs_rows(self._key)
 
     def __repr__(self) -> str:
         return f"<DeclaredValues of {self._name!r}: {self._type_info!r}>"
@@ -232,15 +236,15 @@ class DeclaredValues:
 
     def check_key(self, key: Any) -> None:
         """Refuse a key of a map whose declared type is plain.  Raises FlowletError, as ``entered``."""
-        if self._key is not None and self.exact_key is not None and type(key) is not self.exact_key:
-            self._check("a key", self._key, key)
+        if self.exact_key is not None and type(key) is not self.exact_key:
+            self._check("a key", self._convert_key, key)
 
     # -- where values are serialized
 
     @property
     def is_serialized_checked(self) -> bool:
         """Whether ``check_rows`` has anything to check."""
-        return self._needs_rows(self._value) or (self._key is not None and self._needs_rows(self._key))
+        return self._needs_rows or self._needs_keys
 
     def check_rows(self, kind: StateKind, rows: Iterable[Any], *, has_ttl: bool) -> None:
         """Refuse wrong values and keys that were not checked where they entered; ``rows``: as in ``StateRows``.
@@ -259,7 +263,7 @@ class DeclaredValues:
                 values = list(rows)
         if has_ttl:
             values = [each[0] for each in values]
-        if not self._needs_rows(self._value):
+        if not self._needs_rows:
             return
         typecode = None if not isinstance(self._value, BasicTypeInfo) else _TYPECODES.get(self._value.basic_type)
         if typecode is not None:
@@ -271,21 +275,15 @@ class DeclaredValues:
                 return
         for value in values:
             if value is not None or not self._takes_none:
-                self._check("a value", self._value, value)
+                self._check("a value", self._convert_value, value)
 
     def check_serialized_key(self, key: Any) -> None:
         """Refuse a wrong key of a map that was not checked where it entered.  Raises FlowletError."""
-        if self._key is not None and self._needs_rows(self._key):
-            self._check("a key", self._key, key)
+        if self._needs_keys:
+            self._check("a key", self._convert_key, key)
 
-    def _needs_rows(self, type_info: TypeInformation) -> bool:
-        if isinstance(type_info, BasicTypeInfo) and type_info.basic_type in _TYPECODES:
-            return True
-        return not isinstance(type_info, PickledBytesTypeInfo) and _exact(type_info) is None
-
-    def _check(self, what: str, type_info: TypeInformation, value: Any) -> None:
-        convert = self._convert_value if type_info is self._value else self._convert_key
-        if convert is None or (value is None and is_nullable(type_info)):
+    def _check(self, what: str, convert: Convert | None, value: Any) -> None:
+        if convert is None:
             return
         try:
             convert(value)
@@ -304,6 +302,13 @@ def _exact(type_info: TypeInformation) -> type | None:
     """The one type whose values need no conversion; None: a value's type alone does not tell."""
     form = field_form(type_info) if isinstance(type_info, BasicTypeInfo) else None
     return None if form is None else form.exact
+
+
+def _needs_rows(type_info: TypeInformation) -> bool:
+    """Whether values are checked where they are serialized."""
+    if isinstance(type_info, BasicTypeInfo) and type_info.basic_type in _TYPECODES:
+        return True
+    return not isinstance(type_info, PickledBytesTypeInfo) and _exact(type_info) is None
 
 
 # ---------------------------------------------------------------- states that check values where they enter

@@ -186,7 +186,8 @@ class _Compiler(PartRules):
         if convert is None:
             return None, field
         form = field_form(type_info)
-        if form is not None and form.exact is not None and not form.changes:
+        is_changed = form is None or form.changes or (self._is_collected and form.collected is not None)
+        if form is not None and form.exact is not None and not is_changed:
             known[f"T{field}"] = form.exact
             test = f"type({field}) is T{field}"
             limits = integer_limits(type_info)
@@ -206,7 +207,13 @@ class _StoredCompiler(_Compiler):
         if convert is None or not is_bytes(type_info):
             return convert
         of_list = self._list_converter(type_info)
-        return lambda value: of_list(value) if _is_list(value) else convert(value)
+
+        def converted(value: Any) -> Any:
+            if type(value) is bytes:
+                return value
+            return of_list(value) if _is_list(value) else convert(value)
+
+        return converted
 
     def takes_none(self, type_info: TypeInformation) -> bool:
         return True
@@ -225,7 +232,7 @@ class _StoredCompiler(_Compiler):
         return super().fields(type_info, value)
 
     def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
-        return value if _is_list(value) else super().elements(type_info, value)
+        return value if type(value) is list or _is_list(value) else super().elements(type_info, value)
 
 
 def _is_list(value: Any) -> bool:

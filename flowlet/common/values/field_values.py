@@ -447,7 +447,14 @@ def _bytes_from_json(value: Any) -> bytes:
 
 _BYTE: Final = _integer_form(BasicType.BYTE, lambda value: ctypes.c_int8(value).value, int)
 _BYTES: Final = FieldForm(
-    checked_bytes, _bytes_text, _parsed_bytes, _to_bytes, is_json=True, from_json=_bytes_from_json
+    checked_bytes,
+    _bytes_text,
+    _parsed_bytes,
+    _to_bytes,
+    is_json=True,
+    from_json=_bytes_from_json,
+    exact=bytes,
+    classes=(object,),
 )
 VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
     Types.STRING(): FieldForm(
