@@ -85,7 +85,6 @@ class BasicType(Enum):
     INSTANT = "Instant"
 
 
-INTEGER_BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 _PRIMITIVES = set(BasicType) - {BasicType.STRING, BasicType.BIG_INT, BasicType.BIG_DEC, BasicType.INSTANT}
 
 
@@ -505,12 +504,6 @@ def part_types(type_info: TypeInformation) -> Sequence[TypeInformation]:
 def holds_any_object(type_info: TypeInformation) -> bool:
     """Whether records of the type may contain objects of any class."""
     return isinstance(type_info, PickledBytesTypeInfo) or any(map(holds_any_object, part_types(type_info)))
-
-
-def integer_limits(type_info: TypeInformation) -> tuple[int, int] | None:
-    """Return the lowest and the highest integer of the type; None: it is no type of integers with limits."""
-    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
-    return None if bits is None else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def _checked(part: TypeInformation, owner: str) -> TypeInformation:

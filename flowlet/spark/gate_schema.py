@@ -40,8 +40,6 @@ from flowlet.common.typeinfo import (
     ARRAY_TYPES,
     COMPOSITE_TYPES,
     ArrowTypeInfo,
-    BasicType,
-    BasicTypeInfo,
     MapTypeInfo,
     PickledBytesTypeInfo,
     RowTypeInfo,
@@ -52,22 +50,26 @@ from flowlet.common.typeinfo import (
     named_fields,
 )
 from flowlet.common.types import Row, are_positions, fields_by_name
-from flowlet.common.values.conversion import PartRules, known_form
+from flowlet.common.values.conversion import FORMS, PartRules, known_form
 from flowlet.common.values.field_values import Convert
 from flowlet.errors import FlowletError
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.types.declared_records import column_order
 from flowlet.types.gate_forms import exact_array, shaped
-from flowlet.types.leaf_forms import LEAVES, arrow_type_of, classes_of_arrow, instants_array
+from flowlet.types.leaf_forms import arrow_type_of, classes_of_arrow, instants_array
 from netstack.late import dataclass
 
-_TIME: Final = pa.time64("us")
 # A column of the Spark type fits a gate of the type in front of it; ``type_info_of`` chooses the first one.  Spark has
 # no times of a day, and its points in time are those of Arrow without a zone, in UTC.
 _SPARK: Final[Mapping[TypeInformation, st.DataType]] = {
-    **{each: from_arrow_type(kind, prefer_timestamp_ntz=True) for each, kind in LEAVES.items() if kind != _TIME},
+    **{
+        each: from_arrow_type(pa.type_for_alias(form.arrow), prefer_timestamp_ntz=True)
+        for each, form in FORMS.items()
+        if form.arrow not in (None, "time64[us]")
+    },
     Types.SQL_TIMESTAMP(): st.TimestampType(),
     Types.INSTANT(): st.TimestampType(),
+    Types.BIG_DEC(): st.DecimalType(38, 18),
 }
 
 
@@ -155,8 +157,6 @@ def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
     if leaf is not None:
         return leaf
     match type_info:
-        case BasicTypeInfo(basic_type=BasicType.BIG_DEC):
-            return st.DecimalType(38, 18)
         case _ if isinstance(type_info, ARRAY_TYPES):
             return st.ArrayType(_inner(type_info.elem_type))
         case MapTypeInfo():
@@ -180,8 +180,6 @@ def type_info_of(data_type: st.DataType) -> TypeInformation:
             return Types.LIST(type_info_of(data_type.elementType))
         case st.MapType():
             return Types.MAP(type_info_of(data_type.keyType), type_info_of(data_type.valueType))
-        case st.DecimalType():
-            return Types.BIG_DEC()
         case _:
             found = next((flink for flink, spark in _SPARK.items() if _is_same(data_type, spark)), None)
             if found is None:

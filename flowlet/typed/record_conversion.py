@@ -23,10 +23,9 @@ from flowlet.common.typeinfo import (
     RowTypeInfo,
     TupleTypeInfo,
     TypeInformation,
-    integer_limits,
     named_fields,
 )
-from flowlet.common.values.conversion import field_form
+from flowlet.common.values.conversion import field_form, integer_limits
 from flowlet.common.values.field_values import Convert, TypeMismatchError
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk

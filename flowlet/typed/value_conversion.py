@@ -32,11 +32,10 @@ from flowlet.common.typeinfo import (
     RowTypeInfo,
     TupleTypeInfo,
     TypeInformation,
-    integer_limits,
     part_types,
 )
 from flowlet.common.types import Row, RowFieldsError, field_names_of, fields_of_record, restored_row
-from flowlet.common.values.conversion import PartRules, field_form, is_bytes
+from flowlet.common.values.conversion import PartRules, field_form, integer_limits, is_bytes
 from flowlet.common.values.field_values import Convert, Text, TypeMismatchError, described, wrong_kind
 from netstack.late import is_instance_of_late
 

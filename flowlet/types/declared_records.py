@@ -21,9 +21,7 @@ import msgspec
 
 from flowlet.columns import Columns
 from flowlet.common.typeinfo import (
-    INTEGER_BITS,
     ArrowTypeInfo,
-    BasicTypeInfo,
     PickledBytesTypeInfo,
     RowTypeInfo,
     TupleTypeInfo,
@@ -33,6 +31,7 @@ from flowlet.common.typeinfo import (
     named_fields,
 )
 from flowlet.common.types import alike_fields, are_positions, rows_of
+from flowlet.common.values.conversion import field_form, integer_limits
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.column_writer import FREE_CELLS, MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
@@ -48,17 +47,15 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 # The first bytes of a msgpack list, by its number of records: a reader compares them before it takes memory for them.
 _HEADS: Final = {size: _pack([None] * size)[:-size] for size in range(1, MAX_PACKED_DECLARED + 1)}
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, NoneType})
-_PACKED: Final[dict[TypeInformation, Any]] = {
-    Types.BOOLEAN(): bool,
-    Types.PRIMITIVE_ARRAY(Types.BYTE()): bytes,
-    Types.FLOAT(): float,
-    Types.DOUBLE(): float,
-    Types.STRING(): str,
-    **{
-        BasicTypeInfo(kind): Annotated[int, msgspec.Meta(ge=-(1 << bits - 1), le=(1 << bits - 1) - 1)]
-        for kind, bits in INTEGER_BITS.items()
-    },
-}
+
+
+def _packed_type(type_info: TypeInformation) -> Any:
+    """The type that msgpack's decoder checks; None: msgpack has no such values."""
+    form = field_form(type_info)
+    if form is None or form.arrow is None or form.exact not in _PACKABLE:
+        return None
+    limits = integer_limits(type_info)
+    return form.exact if limits is None else Annotated[int, msgspec.Meta(ge=limits[0], le=limits[1])]
 
 
 class PackedRecords:
@@ -72,7 +69,7 @@ class PackedRecords:
 
     def __init__(self, type_info: TupleTypeInfo | RowTypeInfo) -> None:
         self._names = tuple(type_info.get_field_names()) if isinstance(type_info, RowTypeInfo) else None
-        fields = tuple([_PACKED[each] | None for each in type_info.get_field_types()])
+        fields = tuple([_packed_type(each) | None for each in type_info.get_field_types()])
         self._unpack = msgspec.msgpack.Decoder(list[tuple[fields]]).decode  # type: ignore[valid-type]  # made at run time
 
     @classmethod
@@ -81,7 +78,7 @@ class PackedRecords:
         if not isinstance(type_info, TupleTypeInfo | RowTypeInfo):
             return None
         types = type_info.get_field_types()
-        return cls(type_info) if types and _PACKED.keys() >= set(types) else None
+        return cls(type_info) if types and None not in map(_packed_type, types) else None
 
     def try_pack(self, records: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
         """The records as a column, and the records that a reader will get; None if they need an Arrow message, or do

@@ -24,7 +24,7 @@ import decimal
 import operator
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any, Final
@@ -41,11 +41,10 @@ from flowlet.common.typeinfo import (
     ArrowTypeInfo,
     BasicType,
     BasicTypeInfo,
-    LocalTimeTypeInfo,
     RowTypeInfo,
     TypeInformation,
-    Types,
 )
+from flowlet.common.values.conversion import field_form
 from flowlet.errors import SerdeError
 from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
 from flowlet.serde.column_writer import ENCODING, SURROGATES, are_apart
@@ -167,37 +166,21 @@ class _ArrayOf(ColumnVisitor[pa.Array]):
 
 # ---------------------------------------------------------------- Arrow's types
 
-_TimeType = LocalTimeTypeInfo.TimeType
-LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
-    Types.STRING(): pa.string(),
-    Types.BOOLEAN(): pa.bool_(),
-    Types.BYTE(): pa.int8(),
-    Types.SHORT(): pa.int16(),
-    Types.INT(): pa.int32(),
-    Types.LONG(): pa.int64(),
-    Types.FLOAT(): pa.float32(),
-    Types.DOUBLE(): pa.float64(),
-    Types.PRIMITIVE_ARRAY(Types.BYTE()): pa.binary(),
-    Types.SQL_DATE(): pa.date32(),
-    Types.SQL_TIME(): pa.time64("us"),
-    Types.SQL_TIMESTAMP(): pa.timestamp("us"),
-    LocalTimeTypeInfo(_TimeType.LOCAL_DATE): pa.date32(),
-    LocalTimeTypeInfo(_TimeType.LOCAL_TIME): pa.time64("us"),
-    LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME): pa.timestamp("us"),
-}
-
 
 def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
     """The Arrow type for values of a declared type; None if there is none."""
+    form = field_form(type_info)
+    if form is not None and form.arrow is not None:
+        return pa.type_for_alias(form.arrow)
     match type_info:
-        case _ if isinstance(type_info, ARRAY_TYPES) and type_info not in LEAVES:
+        case _ if isinstance(type_info, ARRAY_TYPES):
             element = arrow_type_of(type_info.elem_type)
             return None if element is None else pa.list_(element)
         case RowTypeInfo():
             types = [arrow_type_of(each) for each in type_info.get_field_types()]
             return None if None in types else pa.struct(list(zip(type_info.get_field_names(), types, strict=True)))
         case _:
-            return LEAVES.get(type_info)
+            return None
 
 
 _MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
@@ -246,12 +229,13 @@ def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
 
 # ---------------------------------------------------------------- values that Arrow has
 
+_INTEGERS: Final = [pa.type_for_alias(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 # By the id of an Arrow type, which does not depend on unit, zone and precision: the classes of its values, and the
 # kinds of numpy's types that hold them.
 _VALUES: Final[dict[int, tuple[tuple[type, ...], str]]] = {
     **{each.id: ((str,), "") for each in (pa.string(), pa.large_string())},
     **{each.id: ((bytes, bytearray), "") for each in (pa.binary(), pa.large_binary())},
-    **{each.id: ((int,), "iu") for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{each.id: ((int,), "iu") for each in _INTEGERS},
     **{each.id: ((float,), "f") for each in (pa.float32(), pa.float64())},
     pa.bool_().id: ((bool,), "b"),
     pa.date32().id: ((datetime.date,), ""),
@@ -266,12 +250,10 @@ def classes_of_arrow(arrow_type: pa.DataType) -> frozenset[type] | None:
     return frozenset(_VALUES[arrow_type.id][0]) if arrow_type.id in _VALUES else None
 
 
-_TYPECODES: Final = {  # of ``array``
-    (pa.int8().id, int): "b",
-    (pa.int16().id, int): "h",
-    (pa.int32().id, int): "i",
-    (pa.int64().id, int): "q",
+# Of ``array``, which has numpy's letters.
+_TYPECODES: Final = {
     (pa.float64().id, float): "d",
+    **{(each.id, int): np.dtype(each.to_pandas_dtype()).char for each in _INTEGERS},
 }
 _UNZONED: Final = frozenset({pa.time64("us").id, _TIMESTAMP.id})
 

@@ -33,7 +33,7 @@ from flowlet.common.values.time_values import TIME_FORMS
 from flowlet.errors import JobGraphError
 
 _INSERT: Final = Row().get_row_kind()
-_FORMS: Final = VALUE_FORMS | TIME_FORMS
+FORMS: Final = VALUE_FORMS | TIME_FORMS
 
 
 def field_form(type_info: TypeInformation) -> FieldForm | None:
@@ -41,12 +41,12 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
     time, or bytes; None: it has parts, or is unknown.
     """
     try:
-        found = _FORMS.get(type_info)
+        found = FORMS.get(type_info)
     except TypeError:  # a user's type without a hash
         found = None
     if found is None and isinstance(type_info, BasicTypeInfo):
         is_instant = type_info.basic_type is BasicType.INSTANT
-        found = _FORMS[Types.INSTANT() if is_instant else BasicTypeInfo(type_info.basic_type)]
+        found = FORMS[Types.INSTANT() if is_instant else BasicTypeInfo(type_info.basic_type)]
     return found
 
 
@@ -55,6 +55,12 @@ def known_form(type_info: TypeInformation) -> FieldForm:
     form = field_form(type_info)
     assert form is not None, "the caller has checked the type"
     return form
+
+
+def integer_limits(type_info: TypeInformation) -> tuple[float, float] | None:
+    """Return the lowest and the highest integer of the type; None: it is no type of integers with limits."""
+    form = field_form(type_info)
+    return None if form is None or form.exact is not int else form.limits
 
 
 def is_bytes(type_info: TypeInformation) -> bool:

@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from flowlet.common.typeinfo import INTEGER_BITS, BasicType, BasicTypeInfo, TypeInformation, Types, integer_limits
+from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.written_values import java_name, number_text
 from flowlet.keys.key_scalars import hash_str
 from netstack.late import dataclass
@@ -78,7 +78,7 @@ class FieldForm:
         from_json: the value of what a parser of JSON gives; None: ``checked`` or, of a text, ``parsed``.
         to_json: a value of a record as an encoder of JSON takes it; None: ``checked``, or its text.
         exact: the class whose own instances, if they are in range, are values as they are; None: there is none.
-        limits: the least and the greatest of them in JSON; None: all.
+        limits: the least and the greatest of them, of floats those in JSON; None: all.
         changes: whether ``converted`` may make another value of one of the right kind.
         collected: used in place of ``converted`` where the user's program gets the records; None: ``converted`` is.
         is_nullable: whether Flink's serializer of the type writes null.
@@ -86,6 +86,8 @@ class FieldForm:
         from_element: the value that such an element becomes; None: itself.  Raises TypeError.
         java_text: the text that Java writes of a value.
         java_hash: ``hashCode`` of a value in Java; None: it is not known.
+        arrow: the name of the Arrow type that has the values, as ``pyarrow.type_for_alias`` takes it; None: there is
+            none.
     """
 
     checked: Convert
@@ -105,6 +107,7 @@ class FieldForm:
     from_element: Convert | None = None
     java_text: Text = str
     java_hash: Callable[[Any], int] | None = None
+    arrow: str | None = None
 
 
 def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
@@ -259,23 +262,23 @@ _whole: Final[Callable[[Any], int]] = _number_of(int, "an int")
 _real: Final[Callable[[Any], float]] = _number_of(float, "a float")
 
 
-def _integer_form(kind: BasicType, from_element: Convert | None, java_hash: Callable[[Any], int] | None) -> FieldForm:
-    bits = INTEGER_BITS.get(kind)
-    limits = integer_limits(BasicTypeInfo(kind))
+def integer_form(name: str, limits: tuple[int, int] | None, **facets: Any) -> FieldForm:
+    """Make the form of integers within limits (None: of any size); ``facets``: others of ``FieldForm``."""
     low, high = limits or (-math.inf, math.inf)
+    bits = None if limits is None else (limits[1] - limits[0]).bit_length()
 
     def checked(value: Any) -> int:
         plain = value if type(value) is int else _from_numpy(value)
         if not isinstance(plain, int) or isinstance(plain, bool):
-            raise misfit(value, kind.name)
+            raise misfit(value, name)
         if not low <= plain <= high:
-            raise ValueError(f"{plain} does not fit into the {bits} bits of {kind.name}")
+            raise ValueError(f"{plain} does not fit into the {bits} bits of {name}")
         return int(plain)
 
     def parsed(text: str) -> int:
         number = int(_digits(text))
         if not low <= number <= high:
-            raise ValueError(f"{number} does not fit into the {bits} bits of {kind.name}")
+            raise ValueError(f"{number} does not fit into the {bits} bits of {name}")
         return number
 
     def converted(value: Any) -> int:
@@ -293,9 +296,15 @@ def _integer_form(kind: BasicType, from_element: Convert | None, java_hash: Call
         exact=int,
         limits=limits,
         is_nullable=limits is None,
-        from_element=from_element,
-        java_hash=java_hash,
+        **facets,
     )
+
+
+def _signed_form(
+    name: str, bits: int, from_element: Callable[[int], int], java_hash: Callable[[int], int] = int
+) -> FieldForm:
+    limits = (-(1 << bits - 1), (1 << bits - 1) - 1)
+    return integer_form(name, limits, from_element=from_element, java_hash=java_hash, arrow=f"int{bits}")
 
 
 def _long_from_element(value: int) -> int:
@@ -445,7 +454,7 @@ def _bytes_from_json(value: Any) -> bytes:
 
 # ---------------------------------------------------------------- the forms
 
-_BYTE: Final = _integer_form(BasicType.BYTE, lambda value: ctypes.c_int8(value).value, int)
+_BYTE: Final = _signed_form("BYTE", 8, lambda value: ctypes.c_int8(value).value)
 _BYTES: Final = FieldForm(
     checked_bytes,
     _bytes_text,
@@ -470,6 +479,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         classes=(str, int),
         from_element=lambda value: value if isinstance(value, str) else str(value),
         java_hash=hash_str,
+        arrow="string",
     ),
     Types.CHAR(): FieldForm(
         _checked_character,
@@ -483,13 +493,20 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         java_hash=hash_str,
     ),
     Types.BOOLEAN(): FieldForm(
-        _checked_boolean, _boolean_text, _parsed_boolean, _to_bool, is_json=True, exact=bool, java_text=_boolean_text
+        _checked_boolean,
+        _boolean_text,
+        _parsed_boolean,
+        _to_bool,
+        is_json=True,
+        exact=bool,
+        java_text=_boolean_text,
+        arrow="bool",
     ),
     Types.BYTE(): _BYTE,
-    Types.SHORT(): _integer_form(BasicType.SHORT, lambda value: ctypes.c_int16(value).value, int),
-    Types.INT(): _integer_form(BasicType.INT, lambda value: ctypes.c_int32(value).value, int),
-    Types.LONG(): _integer_form(BasicType.LONG, _long_from_element, _hash_of_long),
-    Types.BIG_INT(): _integer_form(BasicType.BIG_INT, None, None),
+    Types.SHORT(): _signed_form("SHORT", 16, lambda value: ctypes.c_int16(value).value),
+    Types.INT(): _signed_form("INT", 32, lambda value: ctypes.c_int32(value).value),
+    Types.LONG(): _signed_form("LONG", 64, _long_from_element, _hash_of_long),
+    Types.BIG_INT(): integer_form("BIG_INT", None),
     Types.FLOAT(): FieldForm(
         _checked_float,
         repr,
@@ -504,6 +521,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         classes=(float, int),
         from_element=lambda value: ctypes.c_float(value).value,
         java_text=float_text,
+        arrow="float",
     ),
     Types.DOUBLE(): FieldForm(
         _checked_double,
@@ -517,6 +535,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         classes=(float, int),
         from_element=float,
         java_text=number_text,
+        arrow="double",
     ),
     Types.BIG_DEC(): FieldForm(
         _checked_decimal,
@@ -531,6 +550,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
     Types.LIST(Types.BYTE()): _BYTES,
     Types.PRIMITIVE_ARRAY(Types.BYTE()): replace(
         _BYTES,
+        arrow="binary",
         collected=lambda value: memoryview(_to_bytes(value)).cast("b").tolist(),  # Java's bytes have a sign
     ),
 }

@@ -156,10 +156,22 @@ _to_local_timestamp: Final = of_class(datetime.datetime, "a datetime.datetime", 
 
 _LOCAL: Final = LocalTimeTypeInfo.TimeType
 _DATE: Final = FieldForm(
-    _checked_date, datetime.date.isoformat, datetime.date.fromisoformat, _to_date, is_nullable=True, changes=True
+    _checked_date,
+    datetime.date.isoformat,
+    datetime.date.fromisoformat,
+    _to_date,
+    is_nullable=True,
+    changes=True,
+    arrow="date32",
 )
 _TIME: Final = FieldForm(
-    _checked_time, datetime.time.isoformat, _parsed_time, _to_local_time, is_nullable=True, changes=True
+    _checked_time,
+    datetime.time.isoformat,
+    _parsed_time,
+    _to_local_time,
+    is_nullable=True,
+    changes=True,
+    arrow="time64[us]",
 )
 _TIMESTAMP: Final = FieldForm(
     _checked_timestamp,
@@ -168,11 +180,9 @@ _TIMESTAMP: Final = FieldForm(
     _to_local_timestamp,
     is_nullable=True,
     changes=True,
+    arrow="timestamp[us]",
 )
 TIME_FORMS: Final[dict[TypeInformation, FieldForm]] = {
-    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _DATE,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _TIME,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _TIMESTAMP,
     Types.SQL_DATE(): replace(_DATE, exact=datetime.date, changes=False),
     Types.SQL_TIME(): replace(
         _TIME,
@@ -194,4 +204,7 @@ TIME_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         classes=(object,),
         java_text=_java_text_of_instant,
     ),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _DATE,
+    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _TIME,
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _TIMESTAMP,
 }

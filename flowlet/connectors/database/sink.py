@@ -25,9 +25,9 @@ from dataclasses import InitVar
 from functools import partial
 from typing import Any, Final, assert_never
 
-from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation, integer_limits
+from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation
 from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
-from flowlet.common.values.conversion import field_form
+from flowlet.common.values.conversion import field_form, integer_limits
 from flowlet.common.values.field_values import is_missing
 from flowlet.common.values.time_values import is_time
 from flowlet.connectors.database.database_driver import (
