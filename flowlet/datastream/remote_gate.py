@@ -5,7 +5,8 @@ Source: none in PyFlink.
 """
 
 from flowlet.common.checks import check_number, is_name
-from flowlet.common.typeinfo import LocalTimeTypeInfo, RowTypeInfo, TypeInformation, Types, holds_any_object
+from flowlet.common.typeinfo import RowTypeInfo, TypeInformation, Types, holds_any_object
+from flowlet.common.values.time_values import LOCAL_DATE_TIME
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from netstack.late import dataclass
@@ -13,12 +14,7 @@ from netstack.late import dataclass
 __all__ = ["RemoteGate"]
 
 MAX_NAME_BYTES = 255
-_TIMES = (
-    Types.LONG(),
-    Types.SQL_TIMESTAMP(),
-    Types.INSTANT(),
-    LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME),
-)
+_TIMES = (Types.LONG(), Types.SQL_TIMESTAMP(), Types.INSTANT(), LOCAL_DATE_TIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ _SPARK: Final[Mapping[TypeInformation, st.DataType]] = {
     **{
         each: from_arrow_type(pa.type_for_alias(form.arrow), prefer_timestamp_ntz=True)
         for each, form in FORMS.items()
-        if form.arrow not in (None, "time64[us]")
+        if form.arrow not in (None, "time64[us]") and not form.arrow.startswith("uint")
     },
     Types.SQL_TIMESTAMP(): st.TimestampType(),
     Types.INSTANT(): st.TimestampType(),

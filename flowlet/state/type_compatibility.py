@@ -9,18 +9,16 @@ Rules:  equal types: values stay as they are.  A wider number takes a narrower o
 Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSerializerSchemaCompatibility``.
 """
 
-from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from flowlet.common.typeinfo import COMPOSITE_TYPES, BasicTypeInfo, RowTypeInfo, TypeInformation, part_types
 from flowlet.common.types import Row, field_names_of, fields_of_record
+from flowlet.common.values.conversion import FORMS
+from flowlet.common.values.field_values import Convert
 from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import TypeForm
 
-Convert = Callable[[Any], Any]
-
-_INTEGERS: Final = ("Byte", "Short", "Integer", "Long", "BigInteger")
-_EXACT_AS: Final = {"Float": frozenset({"Byte", "Short"}), "Double": frozenset({"Byte", "Short", "Integer"})}
 _LISTS: Final = frozenset({"List", "BasicArray", "ObjectArray"})
 
 
@@ -33,6 +31,14 @@ def type_form(type_info: TypeInformation) -> TypeForm:
     names = tuple(type_info.get_field_names()) if isinstance(type_info, RowTypeInfo) else ()
     name = type(type_info).__name__.removesuffix("TypeInfo")
     return TypeForm(name, tuple(map(type_form, part_types(type_info))), names)
+
+
+_FLOATS: Final = {"Float": float(1 << 24), "Double": float(1 << 53)}  # up to these they hold each integer
+# The least and the greatest of the integers, all of which values of the type can be.
+_HELD: Final[dict[str, tuple[float, float]]] = {
+    **{type_form(each).name: form.limits or (-inf, inf) for each, form in FORMS.items() if form.exact is int},
+    **{name: (-most, most) for name, most in _FLOATS.items()},
+}
 
 
 def converter(written: TypeForm, declared: TypeForm) -> Convert | None:
@@ -66,14 +72,14 @@ def _converter(written: TypeForm, declared: TypeForm) -> Convert | None:
 
 
 def _number_converter(written: str, declared: str) -> Convert | None:
-    if written in _INTEGERS and declared in _INTEGERS and _INTEGERS.index(written) < _INTEGERS.index(declared):
-        return None  # all of them are ``int``
     if (written, declared) in (("Float", "Double"), ("Char", "String")):
         return None
-    if written in _EXACT_AS.get(declared, ()):
-        return _as_float
-    is_narrower = {written, declared} <= {*_INTEGERS, "Float", "Double"}
-    raise _RefusalError(f"{declared} does not hold every {written}" if is_narrower else f"{written} was written")
+    if written not in _HELD or declared not in _HELD:
+        raise _RefusalError(f"{written} was written")
+    (low, high), (lowest, highest) = _HELD[written], _HELD[declared]
+    if written in _FLOATS or not lowest <= low <= high <= highest:
+        raise _RefusalError(f"{declared} does not hold every {written}")
+    return _as_float if declared in _FLOATS else None
 
 
 def _as_float(value: Any) -> Any:

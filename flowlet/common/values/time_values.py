@@ -154,7 +154,7 @@ _to_local_time: Final = of_class(datetime.time, "a datetime.time", _without_zone
 _to_local_timestamp: Final = of_class(datetime.datetime, "a datetime.datetime", _without_zone)
 
 
-_LOCAL: Final = LocalTimeTypeInfo.TimeType
+LOCAL_DATE, LOCAL_TIME, LOCAL_DATE_TIME = map(LocalTimeTypeInfo, LocalTimeTypeInfo.TimeType)
 _DATE: Final = FieldForm(
     _checked_date,
     datetime.date.isoformat,
@@ -204,7 +204,7 @@ TIME_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         classes=(object,),
         java_text=_java_text_of_instant,
     ),
-    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _DATE,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _TIME,
-    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _TIMESTAMP,
+    LOCAL_DATE: _DATE,
+    LOCAL_TIME: _TIME,
+    LOCAL_DATE_TIME: _TIMESTAMP,
 }

@@ -11,19 +11,14 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from flowlet.common.checks import check_kind
-from flowlet.common.typeinfo import (
-    BasicTypeInfo,
-    DateTypeInfo,
-    InferredTypeInfo,
-    LocalTimeTypeInfo,
-    TimestampTypeInfo,
-    TypeInformation,
-    named_fields,
-)
+from flowlet.common.typeinfo import InferredTypeInfo, TypeInformation, Types, named_fields
+from flowlet.common.values.conversion import field_form
+from flowlet.common.values.time_values import LOCAL_DATE_TIME, LOCAL_TIME
 from flowlet.errors import JobGraphError
 from flowlet.types.leaf_forms import arrow_type_of
 
-_LOCAL_DATE: Final = LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE)
+# Arrow has them; a declared type alone makes no columns of them.
+_NOT_INFERRED: Final = (Types.PRIMITIVE_ARRAY(Types.BYTE()), Types.SQL_TIME(), LOCAL_TIME, LOCAL_DATE_TIME)
 _TEXTS: Final = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 # Kinds of columns of which Arrow cannot select rows, or that cannot be sent.
 _UNSENDABLE: Final = (kinds.is_string_view, kinds.is_binary_view, kinds.is_run_end_encoded, kinds.is_interval)
@@ -176,10 +171,9 @@ def declared_schema(declared: TypeInformation) -> Any:
 
 
 def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
-    is_simple = isinstance(declared, BasicTypeInfo | TimestampTypeInfo | DateTypeInfo) or declared == _LOCAL_DATE
-    found = arrow_type_of(declared) if is_simple else None
-    if found is not None:
-        return found
+    form = field_form(declared)
+    if form is not None and form.arrow is not None and declared not in _NOT_INFERRED:
+        return arrow_type_of(declared)
     raise JobGraphError(
         f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', "
         "pa.string())])), or declare a row or tuple of simple types where the records are made"
