@@ -23,6 +23,7 @@ from flowlet.common.typeinfo import (
     RowTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
     named_fields,
 )
 from flowlet.common.values.conversion import field_form, integer_limits
@@ -55,9 +56,10 @@ class RecordConversion:
     def __init__(self, output: DeclaredOutput, show: Convert, operator: str, subtask: int) -> None:
         self.type_info = output.type_info
         # Of the fields of a tuple or row, or of the record itself.
-        self._types = [each for _, each in named_fields(output.type_info)]
-        forms = map(field_form, self._types)
-        self._are_rounded = [form is not None and form.exact is float and form.changes for form in forms]
+        types = [each for _, each in named_fields(output.type_info)]
+        self._limits = list(map(integer_limits, types))
+        self._exact = [_exact(each, is_collected=output.is_collected) for each in types]
+        self._are_rounded = [each == Types.FLOAT() for each in types]
         self._show = show
         self._operator = operator
         self._subtask = subtask
@@ -92,28 +94,29 @@ class RecordConversion:
                 record.
             may_round: whether ``rounded`` may change fields, because no reader has seen them yet.
         """
-        types = self._field_types(kind, field_types)
-        found = (kind,) if field_types is None else field_types
-        return types is not None and all(
-            _covers(declared, each, may_round=may_round) for declared, each in zip(types, found, strict=True)
-        )
+        is_tuple = isinstance(self.type_info, TupleTypeInfo)
+        if isinstance(self.type_info, RowTypeInfo) or (kind is tuple) is not is_tuple:
+            return False
+        if field_types is None:
+            return not is_tuple and self._cover((kind,), may_round=may_round)
+        return is_tuple and self._cover(field_types, may_round=may_round)
 
-    def _field_types(self, kind: type, field_types: Sequence[type | None] | None) -> list[TypeInformation] | None:
-        if isinstance(self.type_info, TupleTypeInfo):
-            is_alike = kind is tuple and field_types is not None and len(self._types) == len(field_types)
-            return self._types if is_alike else None
-        return [self.type_info] if field_types is None and kind is not tuple else None
+    def _cover(self, kinds: Sequence[type | None], *, may_round: bool) -> bool:
+        return len(kinds) == len(self._exact) and all(
+            exact is object or (exact is kind is not None and (may_round or not is_rounded))
+            for exact, kind, is_rounded in zip(self._exact, kinds, self._are_rounded, strict=True)
+        )
 
     def tests(self, fields: Sequence[str], record: str) -> list[str]:
         """Expressions that test whether the integers of a record of a covered shape are in range; by the variables of
         its fields.
         """
-        limits = zip(map(integer_limits, self._types), fields or [record], strict=True)
+        limits = zip(self._limits, fields or [record], strict=True)
         return [f"{each[0]} <= {name} <= {each[1]}" for each, name in limits if each is not None]
 
     def first_misfit(self, fields: Sequence[Column]) -> int | None:
         """The first row of columns of a covered shape with an integer out of range; None: there is none."""
-        found = [_first_out_of_range(column, declared) for column, declared in zip(fields, self._types, strict=True)]
+        found = [_first_out_of_range(column, limits) for column, limits in zip(fields, self._limits, strict=True)]
         return min((row for row in found if row is not None), default=None)
 
     def rounded(self, fields: Sequence[Column]) -> list[Column]:
@@ -158,9 +161,8 @@ class RecordConversion:
             case Shape.SCALAR:
                 return kinds[0] is not None and self.covers(kinds[0], None, may_round=True)
             case Shape.ROW if isinstance(self.type_info, RowTypeInfo):
-                return list(columns.field_names) == self.type_info.get_field_names() and all(
-                    _covers(declared, kind, may_round=True) for declared, kind in zip(self._types, kinds, strict=True)
-                )
+                is_alike = list(columns.field_names) == self.type_info.get_field_names()
+                return is_alike and self._cover(kinds, may_round=True)
             case _:
                 return False
 
@@ -169,15 +171,16 @@ def _unchanged(record: Any) -> Any:
     return record
 
 
-def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) -> bool:
-    if isinstance(declared, PickledBytesTypeInfo):
-        return True
+def _exact(declared: TypeInformation, *, is_collected: bool) -> type | None:
+    """The class whose own instances need no conversion but rounding; ``object``: none does; None: there is no class."""
     form = field_form(declared)
-    return kind is not None and form is not None and form.exact is kind and (may_round or not form.changes)
+    if form is None:
+        return object if isinstance(declared, PickledBytesTypeInfo) else None
+    is_other = is_collected and form.collected is not None and not form.changes
+    return None if is_other else form.exact
 
 
-def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:
-    limits = integer_limits(declared)
+def _first_out_of_range(column: Column, limits: tuple[float, float] | None) -> int | None:
     if limits is None or not len(column):
         return None
     low, high = limits

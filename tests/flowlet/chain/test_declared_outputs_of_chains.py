@@ -1,5 +1,6 @@
 """Chunking outputs and keyed consumers that convert records to a declared type."""
 
+import datetime
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from flowlet.chain.chunking_output import ChunkingOutput, KeyExtractor
 from flowlet.columns import ArrayColumn, Columns, Shape
+from flowlet.columns.table import columns_of
 from flowlet.common import Row, Types
 from flowlet.common.values.field_values import TypeMismatchError
 from flowlet.errors import DeclaredTypeError
@@ -67,6 +69,21 @@ def test_records_arrive_in_their_declared_type(declared: Any, records: list[Any]
     values = emitted(output, target, records)
 
     assert exact(values) == exact([convert(record) for record in records])
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_columns_become_what_single_records_become(is_collected: bool) -> None:  # a parameter of the test
+    """Bytes for the user's program are lists, which no column of bytes covers."""
+    declared = Types.TUPLE([Types.PRIMITIVE_ARRAY(Types.BYTE()), Types.FLOAT(), Types.SQL_DATE(), Types.INT()])
+    records = [(b"\xff", 0.1, datetime.date(2024, 2, 29), number) for number in range(300)]
+    conversion = RecordConversion(DeclaredOutput(declared, is_collected), preview, "Map", 0)
+    columns = columns_of(records)
+    assert columns is not None
+
+    found = conversion.converted(Chunk.of_columns(columns)).values
+
+    assert exact(found) == exact(list(map(conversion.convert, records)))
+    assert type(found[0][0]) is (list if is_collected else bytes)
 
 
 @given(
