@@ -513,6 +513,7 @@ class _SparkRules(PartRules):
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (TypeError,)
+    keys_may_be_none = True
 
     def __init__(self, *, clock_is_utc: bool) -> None:
         self._to_utc = partial(in_utc, clock_is_utc=clock_is_utc)
@@ -539,12 +540,6 @@ class _SparkRules(PartRules):
 
     def has_parts(self, type_info: TypeInformation) -> bool:
         return isinstance(type_info, COMPOSITE_TYPES) and type_info != _BINARY
-
-    def key(self, type_info: MapTypeInfo) -> Convert | None:
-        convert = super().key(type_info)
-        if convert is None:
-            return None
-        return lambda value: value if value is None else convert(value)
 
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         assert isinstance(type_info, RowTypeInfo), "Spark has no tuples"

@@ -35,7 +35,7 @@ from flowlet.common.typeinfo import (
     part_types,
 )
 from flowlet.common.types import Row, RowFieldsError, field_names_of, fields_of_record, restored_row
-from flowlet.common.values.conversion import PartRules, field_form, integer_limits, is_bytes
+from flowlet.common.values.conversion import PartRules, field_form, integer_limits, is_bytes, or_none
 from flowlet.common.values.field_values import Convert, Text, TypeMismatchError, described, wrong_kind
 from netstack.late import is_instance_of_late
 
@@ -92,7 +92,7 @@ class _Compiler(PartRules):
         convert = self.converter(type_info)
         if convert is None:
             return None
-        slow = refuse or (_or_none(convert) if is_nullable(type_info) else convert)
+        slow = refuse or (or_none(convert) if is_nullable(type_info) else convert)
         known: dict[str, Any] = {"slow": slow}
         test, result = self._leaf_code("v", type_info, known)
         return slow if test is None else compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
@@ -201,6 +201,8 @@ class _Compiler(PartRules):
 class _StoredCompiler(_Compiler):
     """Makes converters of values in a state, which accept what PyFlink's coders write there."""
 
+    keys_may_be_none = True
+
     def plain(self, type_info: TypeInformation) -> Convert | None:
         convert = super().plain(type_info)
         if convert is None or not is_bytes(type_info):
@@ -217,10 +219,6 @@ class _StoredCompiler(_Compiler):
     def takes_none(self, type_info: TypeInformation) -> bool:
         return True
 
-    def key(self, type_info: MapTypeInfo) -> Convert | None:
-        convert = super().key(type_info)
-        return None if convert is None else _or_none(convert)
-
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         if isinstance(type_info, TupleTypeInfo):
             return super().fields(type_info, tuple(value) if isinstance(value, list) else value)
@@ -236,10 +234,6 @@ class _StoredCompiler(_Compiler):
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple) or is_instance_of_late(value, "numpy", "ndarray")
-
-
-def _or_none(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)
 
 
 def compiled(known: dict[str, Any], lines: list[str]) -> Convert:

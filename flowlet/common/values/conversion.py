@@ -69,14 +69,21 @@ def is_bytes(type_info: TypeInformation) -> bool:
     return form is not None and form.checked is checked_bytes
 
 
+def or_none(convert: Convert) -> Convert:
+    """Return a function that converts values, of which None stays None."""
+    return lambda value: None if value is None else convert(value)
+
+
 class PartRules(ABC):
     """One way of converting values.  Threading: any; it never changes.
 
     Attributes:
         errors: what its functions raise for a value that does not fit.
+        keys_may_be_none: whether None may be a key of a map.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
+    keys_may_be_none: ClassVar[bool] = False
 
     @abstractmethod
     def plain(self, type_info: TypeInformation) -> Convert | None:
@@ -108,7 +115,8 @@ class PartRules(ABC):
 
     def key(self, type_info: MapTypeInfo) -> Convert | None:
         """Return the function for keys of a map."""
-        return self.part(type_info.key_type_info)
+        convert = self.part(type_info.key_type_info)
+        return or_none(convert) if convert is not None and self.keys_may_be_none else convert
 
     def made(self, type_info: TupleTypeInfo | RowTypeInfo, fields: list[Any], value: Any) -> Any:
         """Make a tuple or row of its converted fields."""
@@ -204,15 +212,14 @@ def element_converter(type_info: TypeInformation) -> Convert:
 
     The function raises TypeError if the element does not fit; the text names the part of it, and the reason.
     """
-    return _or_none(_ELEMENTS.converter(type_info))
-
-
-def _or_none(convert: Convert | None) -> Convert:
-    return lambda value: value if value is None or convert is None else convert(value)
+    convert = _ELEMENTS.converter(type_info)
+    assert convert is not None, "every element is looked at"
+    return or_none(convert)
 
 
 class _ElementRules(PartRules):
     errors: ClassVar[tuple[type[Exception], ...]] = (TypeError,)
+    keys_may_be_none = True
 
     def has_parts(self, type_info: TypeInformation) -> bool:
         return isinstance(type_info, COMPOSITE_TYPES) and not isinstance(type_info, PrimitiveArrayTypeInfo)
@@ -231,9 +238,6 @@ class _ElementRules(PartRules):
             return value if convert is None else convert(value)
 
         return converted
-
-    def key(self, type_info: MapTypeInfo) -> Convert:
-        return _or_none(self.converter(type_info.key_type_info))
 
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         if isinstance(type_info, TupleTypeInfo):

@@ -13,14 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from flowlet.common.time import Instant
-from flowlet.common.typeinfo import (
-    DateTypeInfo,
-    LocalTimeTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
-    TypeInformation,
-    Types,
-)
+from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.values.field_values import FieldForm, is_missing, misfit, of_class
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -30,11 +23,6 @@ _CUT_FRACTION: Final = re.compile(r"[.,][0-9]{6}0*[1-9]")
 _INSTANT: Final = re.compile(
     r"([0-9-]{10}[Tt ][0-9:]{5,8})(?:[.,]([0-9]{1,9}))?(Z|z|[+-][0-9]{2}:?[0-9]{2}(?::?[0-9]{2})?)"
 )
-
-
-def is_time(type_info: TypeInformation) -> bool:
-    """Whether the type is a date, a time or a timestamp, which have no zone."""
-    return isinstance(type_info, DateTypeInfo | TimeTypeInfo | TimestampTypeInfo | LocalTimeTypeInfo)
 
 
 def unzoned(value: Any, wanted: str) -> Any:

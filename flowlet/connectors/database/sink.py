@@ -29,7 +29,6 @@ from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation
 from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
 from flowlet.common.values.conversion import field_form, integer_limits
 from flowlet.common.values.field_values import is_missing
-from flowlet.common.values.time_values import is_time
 from flowlet.connectors.database.database_driver import (
     DatabaseDriver,
     DatabaseError,
@@ -243,12 +242,15 @@ class RowValues:
         return values
 
 
+_TIMES: Final = frozenset({"date32", "time64[us]", "timestamp[us]"})  # Arrow's names
+
+
 def _time_check(type_info: TypeInformation) -> Callable[[Any], None] | None:
     """A function that refuses dates and times which the declared type does not hold; None: it is another type."""
     if isinstance(type_info, InstantTypeInfo):
         return _check_point
-    form = field_form(type_info) if is_time(type_info) else None
-    if form is None:
+    form = field_form(type_info)
+    if form is None or form.arrow not in _TIMES:
         return None
 
     def check(value: Any) -> None:
