@@ -9,17 +9,16 @@ Rules:  equal types: values stay as they are.  A wider number takes a narrower o
 Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSerializerSchemaCompatibility``.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
 from flowlet.common.typeinfo import COMPOSITE_TYPES, BasicTypeInfo, RowTypeInfo, TypeInformation, part_types
 from flowlet.common.types import Row, field_names_of, fields_of_record
-from flowlet.common.values.conversion import FORMS
+from flowlet.common.values.conversion import FORMS, or_none
 from flowlet.common.values.field_values import Convert
 from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import TypeForm
-
-_LISTS: Final = frozenset({"List", "BasicArray", "ObjectArray"})
 
 
 def type_form(type_info: TypeInformation) -> TypeForm:
@@ -60,15 +59,13 @@ class _RefusalError(Exception):
 def _converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     if written == declared:
         return None
-    if written.name == declared.name in ("Tuple", "Row"):
-        return _fields_converter(written, declared)
-    if written.name == declared.name in _LISTS:
-        return _elements_converter(written, declared)
-    if written.name == declared.name == "Map":
-        return _map_converter(written, declared)
-    if written.parts or declared.parts:
+    if written.name == declared.name in _BY_PARTS:
+        convert = _BY_PARTS[written.name](written, declared)
+    elif written.parts or declared.parts:
         raise _RefusalError(f"{written} was written")
-    return _number_converter(written.name, declared.name)
+    else:
+        convert = _number_converter(written.name, declared.name)
+    return None if convert is None else or_none(convert)
 
 
 def _number_converter(written: str, declared: str) -> Convert | None:
@@ -83,8 +80,6 @@ def _number_converter(written: str, declared: str) -> Convert | None:
 
 
 def _as_float(value: Any) -> Any:
-    if value is None:
-        return None
     if not isinstance(value, int):
         raise TypeError(f"{value!r} is no int")
     return float(value)
@@ -114,42 +109,32 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
         return [*found, *new_fields]
 
     def row(of: Any) -> Any:
-        if of is None:
-            return None
         converted = Row(*values(fields_of_record(of, old_names)))
         converted.set_row_kind(of.get_row_kind())
         if field_names_of(of) is not None:
             converted.set_field_names(list(names))
         return converted
 
-    def record(of: Any) -> Any:
-        return None if of is None else tuple(values(of))
-
-    return row if declared.name == "Row" else record
+    return row if declared.name == "Row" else lambda of: tuple(values(of))
 
 
 def _elements_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     convert = _inside("its elements", written.parts[0], declared.parts[0])
-    if convert is None:
-        return None
-
-    def elements(of: Any) -> Any:
-        return None if of is None else type(of)(map(convert, of))
-
-    return elements
+    return None if convert is None else lambda of: type(of)(map(convert, of))
 
 
 def _map_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     if _inside("its keys", written.parts[0], declared.parts[0]) is not None:
         raise _RefusalError(f"its keys: {written.parts[0]} would become other keys")
     convert = _inside("its values", written.parts[1], declared.parts[1])
-    if convert is None:
-        return None
+    return None if convert is None else lambda of: {key: convert(value) for key, value in of.items()}
 
-    def entries(of: Any) -> Any:
-        return None if of is None else {key: convert(value) for key, value in of.items()}
 
-    return entries
+_BY_PARTS: Final[dict[str, Callable[[TypeForm, TypeForm], Convert | None]]] = {
+    **dict.fromkeys(("Tuple", "Row"), _fields_converter),
+    **dict.fromkeys(("List", "BasicArray", "ObjectArray"), _elements_converter),
+    "Map": _map_converter,
+}
 
 
 def _inside(place: str, written: TypeForm, declared: TypeForm) -> Convert | None:

@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 from flowlet.common.typeinfo import (
     ARRAY_TYPES,
     BasicArrayTypeInfo,
-    BasicTypeInfo,
     MapTypeInfo,
     ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
@@ -185,17 +184,16 @@ class _Compiler(PartRules):
         if convert is None:
             return None, field
         form = field_form(type_info)
-        is_changed = form is None or form.changes or (self._is_collected and form.collected is not None)
-        if form is not None and form.exact is not None and not is_changed:
-            known[f"T{field}"] = form.exact
-            test = f"type({field}) is T{field}"
-            limits = integer_limits(type_info)
-            return (test if limits is None else f"{test} and {limits[0]} <= {field} <= {limits[1]}"), field
-        if type_info == BasicTypeInfo.FLOAT_TYPE_INFO() and not self._is_collected:
+        if form is None or form.exact is None or (self._is_collected and form.collected is not None):
+            known[f"c{field}"] = convert
+            return None, f"c{field}({field})"
+        known[f"T{field}"] = form.exact
+        test = f"type({field}) is T{field}"
+        if form.changes:
             known["single"] = ctypes.c_float
-            return f"type({field}) is float", f"single({field}).value"
-        known[f"c{field}"] = convert
-        return None, f"c{field}({field})"
+            return test, f"single({field}).value"
+        limits = integer_limits(type_info)
+        return (test if limits is None else f"{test} and {limits[0]} <= {field} <= {limits[1]}"), field
 
 
 class _StoredCompiler(_Compiler):
