@@ -1,12 +1,10 @@
 """``HeapKeyedStateBackend``: all keyed state of one operator, in dictionaries.
 
-``row_converter``: converts rows of a snapshot to the form that the program declares now.  ``IncrementalCleanup``:
-removes expired entries of a state, a few at a time.
+``IncrementalCleanup``: removes expired entries of a state, a few at a time.
 
 Side:       task.
-Source:     Flink ``StateTable`` with a serializer that is compatible after migration; ``TtlAwareSerializer`` for
-            entries that begin, or cease, to expire.  Flink ``TtlIncrementalCleanup``.  Flink ``HeapKeyedStateBackend``,
-            ``StateBackend.createKeyedStateBackend``; PyFlink's ``RuntimeContext.get_state`` and its like.
+Source:     Flink ``TtlIncrementalCleanup``, ``HeapKeyedStateBackend``, ``StateBackend.createKeyedStateBackend``;
+            PyFlink's ``RuntimeContext.get_state`` and its like.
 Invariants: one table per name.  State that was restored and not declared again yet stays in every snapshot.  The
             clean-up looks once per round at every entry that is not removed meanwhile; a round costs one list of the
             keys.
@@ -36,82 +34,13 @@ from flowlet.state.state_snapshots import (
     StateDescription,
     StateKind,
     StateRows,
-    TypeForm,
     rows_of_blocks,
 )
 from flowlet.state.state_table import StateTable, rows_by_key_group
 from flowlet.state.ttl_states import Expiry
-from flowlet.state.type_compatibility import Convert, converter
+from flowlet.state.type_compatibility import row_converter
 from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
-
-
-def row_converter(
-    name: str, written: StateDescription, declared: StateDescription, now_ms: int
-) -> Callable[[Any], Any] | None:
-    """A function from rows as they were written to rows of the declared form; None: both forms are equal.
-
-    Args:
-        name: the state's name.
-        written: the description in the snapshot.
-        declared: the description in the program.
-        now_ms: counts as the last use of entries that begin to expire.
-
-    Raises:
-        StateRestoreError: the descriptions do not go together; names the state, both types and what to do.  The
-            converter raises it, too, for a value that is not of the type that was declared when it was written.
-    """
-    convert = _value_converter(name, written, declared)
-    if convert is None and written.has_ttl == declared.has_ttl:
-        return None
-
-    def entry(stored: Any) -> Any:
-        value, used_ms = stored if written.has_ttl else (stored, now_ms)
-        if convert is not None:
-            try:
-                value = convert(value)
-            except Exception as error:
-                raise StateRestoreError(
-                    f"state {name!r} has a value that is not of the type {written.type_name} with which it was "
-                    "written, so that it cannot "
-                    f"become {declared.type_name} ({type(error).__name__}: {error}); declare the type as it was written"
-                ) from error
-        return (value, used_ms) if declared.has_ttl else value
-
-    match declared.kind:
-        case StateKind.LIST:
-            return lambda row: tuple(map(entry, row))
-        case StateKind.MAP:
-            return lambda row: tuple((key, entry(stored)) for key, stored in row)
-        case _:
-            return entry
-
-
-def _value_converter(name: str, written: StateDescription, declared: StateDescription) -> Convert | None:
-    if written.kind is declared.kind and written.type_name == declared.type_name:
-        return None
-    reason = ""
-    if written.kind is declared.kind and written.type_form is not None and declared.type_form is not None:
-        try:
-            return _element_converter(declared.kind, written.type_form, declared.type_form)
-        except StateRestoreError as error:
-            reason = f" ({error})"
-    raise StateRestoreError(
-        f"state {name!r} was written as {written}, and is declared as {declared} now{reason}; "
-        "declare it as it was written, or use another name"
-    )
-
-
-def _element_converter(kind: StateKind, written: TypeForm, declared: TypeForm) -> Convert | None:
-    """The converter of the parts of a row: of the value, of an element, or of the value of an entry of a map."""
-    match kind:
-        case StateKind.LIST:
-            return converter(written.parts[0], declared.parts[0])
-        case StateKind.MAP:
-            converter(written, declared)  # looks at the keys
-            return converter(written.parts[1], declared.parts[1])
-        case _:
-            return converter(written, declared)
 
 
 @dataclass(eq=False, slots=True)

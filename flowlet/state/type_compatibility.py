@@ -1,12 +1,16 @@
 """Whether state that was written with one type can be read with another one.
 
+``row_converter``: converts rows of a snapshot to the form that the program declares now.
+
 Side:   pure.
 Rules:  equal types: values stay as they are.  A wider number takes a narrower one (Byte, Short, Integer, Long,
         BigInteger; Float, Double; Byte and Short as Float, and Integer too as Double: nothing is lost).  A tuple or row
         may have more fields at its end, which are None.  This holds inside of tuples, rows, lists and the values of
         maps, too.  All else is refused: a field that is removed, renamed or moved; keys of a map that would become
         others; any step from or to a pickled object.
-Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSerializerSchemaCompatibility``.
+Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSerializerSchemaCompatibility``;
+        ``StateTable`` with a serializer that is compatible after migration; ``TtlAwareSerializer`` for entries that
+        begin, or cease, to expire.
 """
 
 from collections.abc import Callable
@@ -18,7 +22,7 @@ from flowlet.common.types import Row, field_names_of, fields_of_record
 from flowlet.common.values.conversion import FORMS, or_none
 from flowlet.common.values.field_values import Convert
 from flowlet.errors import StateRestoreError
-from flowlet.state.state_snapshots import TypeForm
+from flowlet.state.state_snapshots import StateDescription, StateKind, TypeForm
 
 
 def type_form(type_info: TypeInformation) -> TypeForm:
@@ -73,7 +77,8 @@ def _number_converter(written: str, declared: str) -> Convert | None:
         return None
     if written not in _HELD or declared not in _HELD:
         raise _RefusalError(f"{written} was written")
-    (low, high), (lowest, highest) = _HELD[written], _HELD[declared]
+    low, high = _HELD[written]
+    lowest, highest = _HELD[declared]
     if written in _FLOATS or not lowest <= low <= high <= highest:
         raise _RefusalError(f"{declared} does not hold every {written}")
     return _as_float if declared in _FLOATS else None
@@ -142,3 +147,72 @@ def _inside(place: str, written: TypeForm, declared: TypeForm) -> Convert | None
         return _converter(written, declared)
     except _RefusalError as refusal:
         raise _RefusalError(f"{place}: {refusal}") from None
+
+
+# ---------------------------------------------------------------- rows
+
+
+def row_converter(name: str, written: StateDescription, declared: StateDescription, now_ms: int) -> Convert | None:
+    """A function from rows as they were written to rows of the declared form; None: both forms are equal.
+
+    Args:
+        name: the state's name.
+        written: the description in the snapshot.
+        declared: the description in the program.
+        now_ms: counts as the last use of entries that begin to expire.
+
+    Raises:
+        StateRestoreError: the descriptions do not go together; names the state, both types and what to do.  The
+            converter raises it, too, for a value that is not of the type that was declared when it was written.
+    """
+    convert = _value_converter(name, written, declared)
+    if convert is None and written.has_ttl == declared.has_ttl:
+        return None
+
+    def entry(stored: Any) -> Any:
+        value, used_ms = stored if written.has_ttl else (stored, now_ms)
+        if convert is not None:
+            try:
+                value = convert(value)
+            except Exception as error:
+                raise StateRestoreError(
+                    f"state {name!r} has a value that is not of the type {written.type_name} with which it was "
+                    "written, so that it cannot "
+                    f"become {declared.type_name} ({type(error).__name__}: {error}); declare the type as it was written"
+                ) from error
+        return (value, used_ms) if declared.has_ttl else value
+
+    match declared.kind:
+        case StateKind.LIST:
+            return lambda row: tuple(map(entry, row))
+        case StateKind.MAP:
+            return lambda row: tuple((key, entry(stored)) for key, stored in row)
+        case _:
+            return entry
+
+
+def _value_converter(name: str, written: StateDescription, declared: StateDescription) -> Convert | None:
+    if written.kind is declared.kind and written.type_name == declared.type_name:
+        return None
+    reason = ""
+    if written.kind is declared.kind and written.type_form is not None and declared.type_form is not None:
+        try:
+            return _element_converter(declared.kind, written.type_form, declared.type_form)
+        except StateRestoreError as error:
+            reason = f" ({error})"
+    raise StateRestoreError(
+        f"state {name!r} was written as {written}, and is declared as {declared} now{reason}; "
+        "declare it as it was written, or use another name"
+    )
+
+
+def _element_converter(kind: StateKind, written: TypeForm, declared: TypeForm) -> Convert | None:
+    """The converter of the parts of a row: of the value, of an element, or of the value of an entry of a map."""
+    match kind:
+        case StateKind.LIST:
+            return converter(written.parts[0], declared.parts[0])
+        case StateKind.MAP:
+            converter(written, declared)  # looks at the keys
+            return converter(written.parts[1], declared.parts[1])
+        case _:
+            return converter(written, declared)
