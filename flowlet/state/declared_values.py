@@ -21,21 +21,16 @@ Source:     PyFlink ``coders.from_type_info``, which its states serialize with; 
 
 from __future__ import annotations
 
+import decimal
 from array import array
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Final
 
 from flowlet.columns.column import are_unchanging
-from flowlet.common.typeinfo import (
-    BasicType,
-    BasicTypeInfo,
-    ListTypeInfo,
-    MapTypeInfo,
-    PickledBytesTypeInfo,
-    TypeInformation,
-)
-from flowlet.common.values.conversion import field_form
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import ListTypeInfo, MapTypeInfo, PickledBytesTypeInfo, TypeInformation, Types
+from flowlet.common.values.conversion import field_form, integer_limits
 from flowlet.common.values.field_values import Convert, TypeMismatchError, described
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
@@ -154,9 +149,10 @@ def dumped_rows(name: str, rows: list[Any]) -> bytes:
         ) from error
 
 
-_FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()
-_DOUBLE: Final = BasicTypeInfo.DOUBLE_TYPE_INFO()
-_TYPECODES: Final = {BasicType.BYTE: "b", BasicType.SHORT: "h", BasicType.INT: "i", BasicType.LONG: "q"}  # of ``array``
+_INTEGERS: Final = (Types.BYTE(), Types.SHORT(), Types.INT(), Types.LONG())
+_TYPECODES: Final = dict(zip(map(integer_limits, _INTEGERS), "bhiq", strict=True))  # of ``array``, by limits
+# Plain values of other classes are only checked.
+_CONVERTED: Final = frozenset({str, bool, int, float, decimal.Decimal, Instant})
 
 
 class DeclaredValues:
@@ -176,6 +172,7 @@ class DeclaredValues:
         "_needs_keys",
         "_needs_rows",
         "_type_info",
+        "_typecode",
         "_value",
         "exact",
         "exact_key",
@@ -193,7 +190,8 @@ class DeclaredValues:
         elif kind is StateKind.MAP:
             assert isinstance(type_info, MapTypeInfo), "the descriptor makes it"
             self._key, self._value = type_info.key_type_info, type_info.value_type_info
-        self._convert_value = value_converter(_DOUBLE if self._value == _FLOAT else self._value, is_stored=True)
+        unrounded = Types.DOUBLE() if self._value == Types.FLOAT() else self._value
+        self._convert_value = value_converter(unrounded, is_stored=True)
         self._convert_key = None if self._key is None else value_converter(self._key, is_stored=True)
         self.exact = _exact(self._value)
         """The type whose values are taken unconverted; None: values are not checked where they enter."""
@@ -201,6 +199,7 @@ class DeclaredValues:
         """``exact``, of the keys of a map."""
         self.is_entered = self.exact is not None or self.exact_key is not None
         """Whether values or keys are checked where they enter."""
+        self._typecode = _TYPECODES.get(integer_limits(self._value))
         self._needs_rows = _needs_rows(self._value)
         self._needs_keys = self._key is not None and _needs_rows(self._key)
 
@@ -265,10 +264,9 @@ class DeclaredValues:
             values = [each[0] for each in values]
         if not self._needs_rows:
             return
-        typecode = None if not isinstance(self._value, BasicTypeInfo) else _TYPECODES.get(self._value.basic_type)
-        if typecode is not None:
+        if self._typecode is not None:
             try:
-                array(typecode, values)
+                array(self._typecode, values)
             except (OverflowError, TypeError):  # None, in a map
                 pass
             else:
@@ -300,15 +298,14 @@ class DeclaredValues:
 
 def _exact(type_info: TypeInformation) -> type | None:
     """The one type whose values need no conversion; None: a value's type alone does not tell."""
-    form = field_form(type_info) if isinstance(type_info, BasicTypeInfo) else None
-    return None if form is None else form.exact
+    form = field_form(type_info)
+    return None if form is None or form.exact not in _CONVERTED else form.exact
 
 
 def _needs_rows(type_info: TypeInformation) -> bool:
     """Whether values are checked where they are serialized."""
-    if isinstance(type_info, BasicTypeInfo) and type_info.basic_type in _TYPECODES:
-        return True
-    return not isinstance(type_info, PickledBytesTypeInfo) and _exact(type_info) is None
+    is_exact = _exact(type_info) is not None or isinstance(type_info, PickledBytesTypeInfo)
+    return not is_exact or integer_limits(type_info) is not None
 
 
 # ---------------------------------------------------------------- states that check values where they enter
