@@ -420,19 +420,11 @@ def _to_decimal(value: Any) -> decimal.Decimal:
         raise wrong_kind(value, "a decimal.Decimal") from None
 
 
-def _decimal_from_json(value: Any) -> decimal.Decimal:
-    return _parsed_decimal(value) if type(value) is str else _checked_decimal(value)
-
-
 # ---------------------------------------------------------------- bytes
 
 
 checked_bytes: Final = of_class((bytes, bytearray, memoryview), "bytes", bytes, kept=bytes, error=misfit)
 _to_bytes: Final = of_class((bytes, bytearray), "bytes", bytes, kept=bytes)
-
-
-def _bytes_text(value: bytes) -> str:
-    return base64.b64encode(value).decode()
 
 
 def _parsed_bytes(text: str) -> bytes:
@@ -457,7 +449,7 @@ def _bytes_from_json(value: Any) -> bytes:
 _BYTE: Final = _signed_form("BYTE", 8, lambda value: ctypes.c_int8(value).value)
 _BYTES: Final = FieldForm(
     checked_bytes,
-    _bytes_text,
+    lambda value: base64.b64encode(value).decode(),
     _parsed_bytes,
     _to_bytes,
     is_json=True,
@@ -543,7 +535,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         _parsed_decimal,
         _to_decimal,
         is_json=True,
-        from_json=_decimal_from_json,
+        from_json=lambda value: _parsed_decimal(value) if type(value) is str else _checked_decimal(value),
         exact=decimal.Decimal,
         is_nullable=True,
     ),

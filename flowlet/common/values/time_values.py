@@ -66,14 +66,6 @@ def _checked_timestamp(value: Any) -> datetime.datetime:
     return value if value.tzinfo is None else unzoned(value, "a timestamp")
 
 
-def _parsed_time(text: str) -> datetime.time:
-    return unzoned(datetime.time.fromisoformat(_uncut(text, 15)), "a time")  # type: ignore[no-any-return]  # as above
-
-
-def _parsed_timestamp(text: str) -> datetime.datetime:
-    return unzoned(datetime.datetime.fromisoformat(_uncut(text, 26)), "a timestamp")  # type: ignore[no-any-return]  # as above
-
-
 def _uncut(text: str, size: int) -> str:
     """Return a text.  ValueError: it has digits below microseconds, which Python would drop; ``size``: of a text
     without them.
@@ -155,7 +147,7 @@ _DATE: Final = FieldForm(
 _TIME: Final = FieldForm(
     _checked_time,
     datetime.time.isoformat,
-    _parsed_time,
+    lambda text: unzoned(datetime.time.fromisoformat(_uncut(text, 15)), "a time"),
     _to_local_time,
     is_nullable=True,
     changes=True,
@@ -164,7 +156,7 @@ _TIME: Final = FieldForm(
 _TIMESTAMP: Final = FieldForm(
     _checked_timestamp,
     datetime.datetime.isoformat,
-    _parsed_timestamp,
+    lambda text: unzoned(datetime.datetime.fromisoformat(_uncut(text, 26)), "a timestamp"),
     _to_local_timestamp,
     is_nullable=True,
     changes=True,
