@@ -28,7 +28,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import VALUE_FORMS, Convert, FieldForm, checked_bytes
+from flowlet.common.values.field_values import VALUE_FORMS, Convert, FieldForm
 from flowlet.common.values.time_values import TIME_FORMS
 from flowlet.errors import JobGraphError
 
@@ -66,7 +66,7 @@ def integer_limits(type_info: TypeInformation) -> tuple[float, float] | None:
 def is_bytes(type_info: TypeInformation) -> bool:
     """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
     form = field_form(type_info)
-    return form is not None and form.checked is checked_bytes
+    return form is not None and form.exact is bytes
 
 
 def or_none(convert: Convert) -> Convert:

@@ -423,7 +423,7 @@ def _to_decimal(value: Any) -> decimal.Decimal:
 # ---------------------------------------------------------------- bytes
 
 
-checked_bytes: Final = of_class((bytes, bytearray, memoryview), "bytes", bytes, kept=bytes, error=misfit)
+_checked_bytes: Final = of_class((bytes, bytearray, memoryview), "bytes", bytes, kept=bytes, error=misfit)
 _to_bytes: Final = of_class((bytes, bytearray), "bytes", bytes, kept=bytes)
 
 
@@ -448,7 +448,7 @@ def _bytes_from_json(value: Any) -> bytes:
 
 _BYTE: Final = _signed_form("BYTE", 8, lambda value: ctypes.c_int8(value).value)
 _BYTES: Final = FieldForm(
-    checked_bytes,
+    _checked_bytes,
     lambda value: base64.b64encode(value).decode(),
     _parsed_bytes,
     _to_bytes,
