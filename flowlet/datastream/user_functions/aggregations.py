@@ -71,7 +71,8 @@ class Aggregation(ReduceFunction):
 
     def added(self, so_far: Any, record: Any) -> Any:
         """The record so far with the sum of both fields."""
-        addend, total = self.number(record), self.number(so_far)
+        addend = self.number(record)
+        total = self.number(so_far)
         if addend is None:
             return so_far
         return with_field(so_far, self.position, addend if total is None else total + addend)
