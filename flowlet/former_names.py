@@ -29,7 +29,7 @@ columns.constant_column > columns.column_kinds: ConstantColumn
 columns.list_column > columns.column_kinds: ListColumn
 columns.offset_column > columns.column_kinds: OffsetColumn
 keys.namespaced_key > keys.exact_keys: NamespacedKey
-operators.aggregation_snapshot > operators.keyed_aggregation_operator: AggregationSnapshot StateForm
+operators.aggregation_snapshot > operators.keyed_aggregation_operator > state.state_table: AggregationSnapshot StateForm
 state.incremental_snapshot > state.state_snapshots: IncrementalSnapshot SharedFile
 state.keyed_state_snapshot > state.state_snapshots: KeyedStateSnapshot StateDescription StateKind StateRows TypeForm
 state.operator_state_snapshot > state.state_snapshots: OperatorStateRows OperatorStateSnapshot Redistribution

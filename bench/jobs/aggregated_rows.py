@@ -29,8 +29,7 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_partials import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator, KeyedSumOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.timers.keyed_timer_service import KeyContext
 from flowlet.windows.window_columns_operator import WindowColumnsOperator

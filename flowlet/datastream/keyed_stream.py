@@ -360,7 +360,7 @@ class KeyedStream(DataStream):
         """
         _check_position("sum", position_to_sum)
         factory = OperatorFactory.of(
-            "flowlet.operators.keyed_sum_operator:KeyedSumOperator",
+            "flowlet.operators.keyed_aggregation_operator:KeyedSumOperator",
             key_selector=self._key_selector,
             position=position_to_sum,
             emit_on_finish=GraphValue.IS_BATCH,
@@ -471,7 +471,7 @@ class KeyedStream(DataStream):
 
     def _counted(self, field_names: tuple[str, str] | None, emit: str) -> OperatorTransformation:
         factory = OperatorFactory.of(
-            "flowlet.operators.keyed_sum_operator:KeyedCountOperator",
+            "flowlet.operators.keyed_aggregation_operator:KeyedCountOperator",
             key_selector=self._key_selector,
             field_names=field_names,
             emit_on_finish=GraphValue.IS_BATCH,

@@ -28,7 +28,10 @@ def default_max_parallelism(parallelism: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Strategy:
-    """The base of all partitioners, of which two of one class without fields are equal.
+    """The base of all partitioners.
+
+    Partitioners without fields have the methods of its dataclass: two of one class are equal, and a copy or a pickle of
+    one names its class only.
 
     ``is_pointwise``: whether a producer sends to some of the consumers only.
     """

@@ -1,28 +1,32 @@
-"""Running results per key, record by record; in columns where the records are columns.
+"""Running results per key, record by record; in columns where the records are columns: ``reduce``, ``sum``, ``count``.
 
-Hot path.  Record by record one look for the key's slot, the combination of two records, and one store, in a generated
-loop that emits the result, too.  In columns there is no work per record.
+Hot path.  Record by record one look for the key's slot, the combination of two records (written out for sums of
+tuples), and one store, in a generated loop that emits the result, too.  In columns there is no work per record.
 
 Side:       task.
 Invariants: in every representation of the state, results are as from a loop over single records, and keys are in the
             order in which they were first seen.  The state is in columns only while every chunk is; the first chunk
             that cannot be done exactly in columns ends that for good.  Else the state is a slot for each key, and a
             list of results by slot.  The back end knows all rows.  With the heap, all rows are here; with RocksDB, only
-            the rows of a generation (``CachedRows``), and each generation has a form of its own.
-Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
+            the rows of a generation (``CachedRows``), and each generation has a form of its own.  A sum has the fields
+            of the key's first record, except for the summed one.  Counting is adding up a column of ones.
+Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``),
+            ``SumAggregator``.
+Absent:     ``count`` in PyFlink, where it is ``map`` to pairs, ``key_by`` and ``sum``.
 """
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from itertools import islice
+from itertools import islice, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from flowlet.chain.chunking_output import field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
-from flowlet.columns import Column, Columns, Shape, column_of, columns_of
+from flowlet.columns import Column, Columns, ConstantColumn, Shape, column_of, columns_of
 from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.types import Row
 from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.kernels.columnar_reduction import ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
@@ -31,70 +35,21 @@ from flowlet.keys.key_index import KeyIndex, Slots
 from flowlet.operators.user_function import KeyedInput, UserFunctionOperator, is_state_used, write_current_key
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.state.state_snapshots import (
-    AGGREGATES,
-    AGGREGATES_DESCRIPTION,
-    ColumnRows,
-    KeyedStateSnapshot,
-    RowHolder,
-    StateShare,
-)
-from flowlet.state.state_table import rows_by_key_group
+from flowlet.state.state_snapshots import ColumnRows, RowHolder, StateShare
+from flowlet.state.state_table import AggregationSnapshot
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 from flowlet.typed.value_conversion import changes_values
-from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.state.rocksdb.cached_rows import CachedRows
-
-
-class StateForm(Enum):
-    """The form of the values in an ``AggregationSnapshot``."""
-
-    COLUMNS = "columns"  # a row of columns
-    SUMS = "sums"  # the second field of a pair, of which the key is the first one
-    PAIRS = "pairs"  # a tuple of two fields
-    TUPLES = "tuples"  # a tuple
-    RECORDS = "records"  # any record
-
-
-@dataclass(frozen=True, slots=True)
-class AggregationSnapshot:
-    """A snapshot of earlier versions of flowlet, in which the back end did not keep the rows; it is only read.
-
-    Args:
-        form: of the values.
-        keys: exact keys (``flowlet.keys.exact_keys``), in the order in which they were first seen.
-        values: for each key, unless the form is COLUMNS.
-        columns: a row for each key, if the form is COLUMNS.
-        has_timestamps: whether a record had one.
-    """
-
-    is_by_key: ClassVar[bool] = True  # see state_assignment
-    form: StateForm
-    keys: tuple[Any, ...]
-    values: tuple[Any, ...] = ()
-    columns: Columns | None = None
-    has_timestamps: bool = False
-
-    def rows(self) -> Iterable[Any] | ColumnRows:
-        """A record for each key."""
-        if self.columns is not None:
-            return ColumnRows(self.columns)
-        return zip(self.keys, self.values, strict=True) if self.form is StateForm.SUMS else self.values
-
-    def keyed(self, max_parallelism: int) -> KeyedStateSnapshot:
-        """The rows in the form that every back end reads."""
-        by_group = rows_by_key_group(list(self.keys), self.rows(), max_parallelism) if self.keys else {}
-        groups = {group: {AGGREGATES: rows} for group, rows in by_group.items()}
-        return KeyedStateSnapshot({AGGREGATES: AGGREGATES_DESCRIPTION}, max_parallelism, groups)
-
 
 FINAL_CHUNK_RECORDS: Final = 1_000
 FINAL_CHUNK_ROWS: Final = 16_384  # of columns
 RECORDS_PER_SAMPLE: Final = 512  # whose size is looked at where RocksDB keeps the rows: some ns per record
 # Smaller chunks are done record by record, as long as the state is: columns cost 60 us each time, a record 0.2 us.
 MIN_COLUMN_ROWS: Final = 256
+_PAIR: Final = 2
+_ONE: Final = 1
 
 
 class _Missing:
@@ -552,3 +507,91 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
             part = columns.slice(start, start + FINAL_CHUNK_ROWS)
             timestamps = np.full(part.num_rows, MAX_TIMESTAMP) if self._has_timestamps else None
             self.output.collect(Chunk.of_columns(part, timestamps))
+
+
+class KeyedSumOperator(KeyedReduceOperator):
+    """``sum``: the first record of a key, with the sum of one field so far.
+
+    Records are tuples, lists, rows, or plain numbers (position 0).
+
+    Args:
+        key_selector: a callable, or an object with ``get_key(value)``.
+        position: of the field; a name for rows and named tuples.
+        skips_nulls: see ``Aggregation``.
+        options: ``emit_on_finish``, ``emits_batches`` and ``name``, as of ``KeyedReduceOperator``.
+    """
+
+    def __init__(
+        self, key_selector: Any, position: int | str = 0, *, skips_nulls: bool = False, **options: Any
+    ) -> None:
+        self._sum = Aggregation("sum", position, skips_nulls=skips_nulls)
+        super().__init__(key_selector, self._sum, **options)
+
+    def _write_first(self, code: LoopCode, result: str, record: str) -> None:
+        code.line(f"{code.bind(self._sum.number, 'number')}({record})", self._blame(record))
+        super()._write_first(code, result, record)
+
+    def _write_next(self, code: LoopCode, result: str, so_far: str, record: str) -> None:
+        position = self._sum.position
+        blame = self._blame(record)
+        kind = code.bind(tuple, "tuple")
+        are_tuples = f"type({so_far}) is {kind} and type({record}) is {kind} and {type(position) is int}"
+        with code.block(f"if {are_tuples} and len({so_far}) == {_PAIR} and {position == 1}:"):  # 90 ns less than below
+            code.line(f"{result} = ({so_far}[0], {so_far}[1] + {record}[1])", blame)
+        with code.block(f"elif {are_tuples}:"):
+            fields = code.variable("fields")
+            code.line(f"{fields} = {code.bind(list, 'list')}({so_far})")
+            code.line(f"{fields}[{position!r}] += {record}[{position!r}]", blame)
+            code.line(f"{result} = {kind}({fields})")
+        with code.block("else:"):
+            code.line(f"{result} = {code.bind(self._sum.added, 'added')}({so_far}, {record})", blame)
+
+    def _blame(self, record: str) -> Blame:
+        return Blame(self.name, self.ctx.subtask, record, cause=self._cause)
+
+    def _cause(self, record: Any, error: BaseException) -> BaseException:
+        """The error that names the fault of a record: one text for all generated statements that can fail."""
+        try:
+            self._sum.number(record)
+        except Exception as clearer:  # noqa: BLE001 - raised by the caller
+            clearer.__context__ = None  # it would be ``error``, which tells that fault in other words
+            return clearer
+        return error
+
+
+class KeyedCountOperator(KeyedSumOperator):
+    """Keys and counts, as pairs, or as rows with names.
+
+    Args:
+        key_selector: a callable, or an object with ``get_key(value)``.
+        field_names: those of the rows; None: pairs come out.
+        options: as of ``KeyedSumOperator``.
+    """
+
+    def __init__(self, key_selector: Any, *, field_names: tuple[str, str] | None = None, **options: Any) -> None:
+        key = itemgetter(0) if field_names is None else ColumnKey(field_names[0])
+        super().__init__(key, 1, skips_nulls=field_names is not None, **options)
+        self._counted = KeyedInput(self, key_selector)
+        self._counted_field = field_selected_by(key_selector)
+        self._field_names = field_names
+
+    def _taken(self, chunk: Chunk) -> Chunk:
+        """A pair of the key and 1 for each record; there is at least one record."""
+        key = None if chunk.columns is None else column_of_key(chunk.columns, self._counted_field)
+        return super()._taken(self._pairs(chunk) if key is None else self._pairs_in_columns(chunk, key))
+
+    def _pairs_in_columns(self, chunk: Chunk, key: Column) -> Chunk:
+        ones = ConstantColumn(_ONE, len(chunk))
+        shape = Shape.TUPLE if self._field_names is None else Shape.ROW
+        return Chunk.of_columns(Columns(len(chunk), (key, ones), shape, self._field_names or ()), chunk.timestamp_array)
+
+    def _pairs(self, chunk: Chunk) -> Chunk:
+        keys = self._counted.keys_of(chunk)
+        if self._field_names is None:
+            pairs = Chunk(list(zip(keys, repeat(_ONE))), chunk.timestamps)
+            pairs.keys = keys
+            return pairs
+        # Rows are grouped by the field itself, whose value may be None.
+        make = Row(*self._field_names)
+        name = self._field_names[0]
+        return Chunk([make(record[name], _ONE) for record in chunk.values], chunk.timestamps)

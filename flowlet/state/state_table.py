@@ -38,8 +38,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from enum import Enum
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import ref
 
 from flowlet.columns.column import UNCHANGING
@@ -47,12 +48,21 @@ from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import are_plain, exact_key, exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, frozen_row, thawed_row, thawed_rows
-from flowlet.state.state_snapshots import ColumnRows, StateDescription, StateKind, StateRows
+from flowlet.state.state_snapshots import (
+    AGGREGATES,
+    AGGREGATES_DESCRIPTION,
+    ColumnRows,
+    KeyedStateSnapshot,
+    StateDescription,
+    StateKind,
+    StateRows,
+)
 from flowlet.timers.keyed_timer_service import NO_KEY, KeyContext
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
 if TYPE_CHECKING:
+    from flowlet.columns.table import Columns
     from flowlet.state.ttl_states import Expiry
 
 
@@ -256,6 +266,48 @@ def _ordered(items: list[Any], order: Any) -> Any:
             return np.fromiter(items, packed, len(items))[order]
     # Through an array of objects, which numpy permutes in a fifth of the time of operator.itemgetter.
     return np.fromiter(items, object, len(items))[order].tolist()
+
+
+class StateForm(Enum):
+    """The form of the values in an ``AggregationSnapshot``."""
+
+    COLUMNS = "columns"  # a row of columns
+    SUMS = "sums"  # the second field of a pair, of which the key is the first one
+    PAIRS = "pairs"  # a tuple of two fields
+    TUPLES = "tuples"  # a tuple
+    RECORDS = "records"  # any record
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationSnapshot:
+    """A snapshot of earlier versions of flowlet, in which the back end did not keep the rows; it is only read.
+
+    Args:
+        form: of the values.
+        keys: exact keys (``flowlet.keys.exact_keys``), in the order in which they were first seen.
+        values: for each key, unless the form is COLUMNS.
+        columns: a row for each key, if the form is COLUMNS.
+        has_timestamps: whether a record had one.
+    """
+
+    is_by_key: ClassVar[bool] = True  # see state_assignment
+    form: StateForm
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...] = ()
+    columns: Columns | None = None
+    has_timestamps: bool = False
+
+    def rows(self) -> Iterable[Any] | ColumnRows:
+        """A record for each key."""
+        if self.columns is not None:
+            return ColumnRows(self.columns)
+        return zip(self.keys, self.values, strict=True) if self.form is StateForm.SUMS else self.values
+
+    def keyed(self, max_parallelism: int) -> KeyedStateSnapshot:
+        """The rows in the form that every back end reads."""
+        by_group = rows_by_key_group(list(self.keys), self.rows(), max_parallelism) if self.keys else {}
+        groups = {group: {AGGREGATES: rows} for group, rows in by_group.items()}
+        return KeyedStateSnapshot({AGGREGATES: AGGREGATES_DESCRIPTION}, max_parallelism, groups)
 
 
 @dataclass(eq=False, slots=True)

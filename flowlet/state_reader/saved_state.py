@@ -27,7 +27,6 @@ from flowlet.common.typeinfo import BasicType, BasicTypeInfo
 from flowlet.common.types import Row, field_names_of, fields_of_record
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.keys.exact_keys import ExactKey, NamespacedKey
-from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
 from flowlet.state.state_backends import SharedFiles
 from flowlet.state.state_snapshots import (
@@ -41,6 +40,7 @@ from flowlet.state.state_snapshots import (
     StateRows,
     TypeForm,
 )
+from flowlet.state.state_table import AggregationSnapshot
 from flowlet.storage.checkpoint_storage import CheckpointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.state_files import StateFiles

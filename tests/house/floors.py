@@ -107,11 +107,7 @@ ROOMS: Final = (
     Room(
         "aggregations",
         4,
-        (
-            "flowlet.kernels",
-            "flowlet.operators.keyed_aggregation_operator",
-            "flowlet.operators.keyed_sum_operator",
-        ),
+        ("flowlet.kernels", "flowlet.operators.keyed_aggregation_operator"),
     ),
     Room("async_io", 4, ("flowlet.async_io",)),
     Room("sorted_input", 4, ("flowlet.sorted_input",)),

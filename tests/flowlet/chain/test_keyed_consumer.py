@@ -19,8 +19,7 @@ from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.types import Row
 from flowlet.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
 from flowlet.errors import KeyTypeError, UserFunctionError
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator, KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend

@@ -5,7 +5,7 @@ import pytest
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.errors import UserFunctionError
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, CompletionMark, Watermark
 from flowlet.sinks.function_sink import DiscardSink

@@ -18,7 +18,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import Source

@@ -48,8 +48,7 @@ from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedCountOperator, KeyedReduceOperator, KeyedSumOperator
 from flowlet.operators.process_operator import (
     CoProcessOperator,
     FilterOperator,

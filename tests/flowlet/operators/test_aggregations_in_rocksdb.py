@@ -16,8 +16,7 @@ from flowlet.datastream import ReduceFunction
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.operators import keyed_aggregation_operator
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedCountOperator, KeyedReduceOperator, KeyedSumOperator
 from flowlet.records import Chunk
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot

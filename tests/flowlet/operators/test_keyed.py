@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator, KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from tests.flowlet.operators.harness import Harness, RecordingOutput, results
 from tests.flowlet.serde.exact import exact

@@ -17,14 +17,10 @@ from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_index import KeyIndex
 from flowlet.operators import keyed_aggregation_operator
-from flowlet.operators.keyed_aggregation_operator import (
-    AggregationSnapshot,
-    KeyedReduceOperator,
-    StateForm,
-)
-from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedCountOperator, KeyedReduceOperator, KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from flowlet.state.state_snapshots import AGGREGATES, ColumnRows, KeyedStateSnapshot
+from flowlet.state.state_table import AggregationSnapshot, StateForm
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.serde.exact import exact
 

@@ -12,7 +12,7 @@ from flowlet.common.types import Row
 from flowlet.errors import UserFunctionError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.operators import keyed_aggregation_operator
-from flowlet.operators.keyed_sum_operator import KeyedCountOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedCountOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.serde.exact import exact

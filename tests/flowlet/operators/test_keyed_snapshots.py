@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.columns import columns_of
 from flowlet.datastream.user_functions.aggregations import Aggregation
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedCountOperator, KeyedReduceOperator, KeyedSumOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 

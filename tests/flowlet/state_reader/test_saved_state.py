@@ -14,7 +14,6 @@ from flowlet.checkpoint.task.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.messages.control_messages import SubtaskEntry
-from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.state.state_snapshots import (
     KeyedStateSnapshot,
     OperatorStateRows,
@@ -24,6 +23,7 @@ from flowlet.state.state_snapshots import (
     StateKind,
     StateRows,
 )
+from flowlet.state.state_table import AggregationSnapshot, StateForm
 from flowlet.state.type_compatibility import type_form
 from flowlet.state_reader import SavedState, read_state
 from flowlet.state_reader.saved_state import AGGREGATE, POSITION

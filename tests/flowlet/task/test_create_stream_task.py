@@ -5,7 +5,7 @@ import pytest
 
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.records import MAX_WATERMARK

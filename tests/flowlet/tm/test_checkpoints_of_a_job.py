@@ -42,7 +42,7 @@ from flowlet.messages.control_messages import (
     union_of,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk

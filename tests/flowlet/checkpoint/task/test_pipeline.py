@@ -26,7 +26,7 @@ from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader

@@ -21,8 +21,7 @@ from flowlet.connectors.files.reader import SplitPosition, TextPosition, text_li
 from flowlet.datastream.user_functions.process_functions import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group, operator_index
-from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
@@ -40,6 +39,7 @@ from flowlet.state.state_snapshots import (
     StateRows,
     StateShare,
 )
+from flowlet.state.state_table import AggregationSnapshot, StateForm
 from flowlet.timers.keyed_timer_service import KeyContext
 
 MAX_PARALLELISM = 12
