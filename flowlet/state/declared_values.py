@@ -190,8 +190,9 @@ class DeclaredValues:
         elif kind is StateKind.MAP:
             assert isinstance(type_info, MapTypeInfo), "the descriptor makes it"
             self._key, self._value = type_info.key_type_info, type_info.value_type_info
-        unrounded = Types.DOUBLE() if self._value == Types.FLOAT() else self._value
-        self._convert_value = value_converter(unrounded, is_stored=True)
+        form = field_form(self._value)
+        is_rounded = form is not None and form.exact is float
+        self._convert_value = value_converter(Types.DOUBLE() if is_rounded else self._value, is_stored=True)
         self._convert_key = None if self._key is None else value_converter(self._key, is_stored=True)
         self.exact = _exact(self._value)
         """The type whose values are taken unconverted; None: values are not checked where they enter."""

@@ -199,8 +199,6 @@ class _Compiler(PartRules):
 class _StoredCompiler(_Compiler):
     """Makes converters of values in a state, which accept what PyFlink's coders write there."""
 
-    keys_may_be_none = True
-
     def plain(self, type_info: TypeInformation) -> Convert | None:
         convert = super().plain(type_info)
         if convert is None or not is_bytes(type_info):
@@ -216,6 +214,18 @@ class _StoredCompiler(_Compiler):
 
     def takes_none(self, type_info: TypeInformation) -> bool:
         return True
+
+    def key(self, type_info: MapTypeInfo) -> Convert | None:
+        convert = self.part(type_info.key_type_info)
+        if convert is None:
+            return None
+
+        def checked(value: Any) -> Any:
+            if value is not None:
+                convert(value)
+            return value  # a list that was made of a tuple has no hash
+
+        return checked
 
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         if isinstance(type_info, TupleTypeInfo):

@@ -341,3 +341,14 @@ def test_the_conversion_of_a_value_is_made_once(monkeypatch: pytest.MonkeyPatch)
     assert made == [whole]
     with pytest.raises(FlowletError, match="cannot hold a value"):
         values.check_rows(StateKind.VALUE, [(1, None)], has_ttl=False)
+
+
+@pytest.mark.parametrize("key", [Types.LIST(Types.INT()), Types.PRIMITIVE_ARRAY(Types.BYTE())])
+def test_a_tuple_is_a_key_where_a_list_is_declared(key: TypeInformation) -> None:
+    """Lists themselves can be no keys."""
+    values = declared_values.DeclaredValues("s", Types.MAP(key, Types.INT()), StateKind.VALUE)
+
+    values.check_rows(StateKind.VALUE, [{(1, 2): 3, None: 4}], has_ttl=False)
+
+    with pytest.raises(FlowletError, match="cannot hold a value"):
+        values.check_rows(StateKind.VALUE, [{("a",): 3}], has_ttl=False)
