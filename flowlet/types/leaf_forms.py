@@ -22,7 +22,6 @@ import array
 import datetime
 import decimal
 import operator
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,12 +34,9 @@ import pyarrow.compute as pc
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, ColumnVisitor, ConstantColumn, ListColumn, OffsetColumn
 from flowlet.columns.arrow_batches import first_overflow
-from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     ARRAY_TYPES,
     ArrowTypeInfo,
-    BasicType,
-    BasicTypeInfo,
     RowTypeInfo,
     TypeInformation,
 )
@@ -398,56 +394,6 @@ def _check_characters(values: Sequence[Any]) -> None:
 
 # ---------------------------------------------------------------- values that Arrow lacks
 
-# Flink's scale is an i32.  Without the limit, ``10 ** scale`` of a larger one would exhaust the memory.
-_MAX_SCALE: Final = 2**31 - 1
-# About 9,800 digits.  Converting between binary and decimal digits takes time with the square of their number.
-_MAX_UNSCALED_BYTES: Final = 4096
-_SCALE: Final = struct.Struct(">i")
-_INSTANT: Final = struct.Struct(">qi")
-
-
-def _integer_bytes(value: int) -> bytes:
-    # One bit more than the number has, for the sign; without it 128 would be read as -128.
-    return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
-
-
-def _read_big_integer(data: bytes) -> int:
-    return int.from_bytes(data, "big", signed=True)
-
-
-def _write_decimal(value: Any) -> bytes:
-    """The bytes of a decimal, with its trailing zeros.  -0 is refused, because Java's zero has no sign."""
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
-        raise ValueMismatchError(
-            f"{preview(value)} is no BigDecimal: it is not finite, is minus zero, or has too large an exponent"
-        )
-    unscaled = int(decimal.Decimal((sign, digits, 0))) if len(digits) < 3 * _MAX_UNSCALED_BYTES else None
-    if unscaled is None or unscaled.bit_length() >= 8 * _MAX_UNSCALED_BYTES:
-        raise ValueMismatchError(f"{preview(value)} has {len(digits)} digits, more than a BigDecimal may have here")
-    return _SCALE.pack(-exponent) + _integer_bytes(unscaled)
-
-
-def _read_decimal(data: bytes) -> decimal.Decimal:
-    """The decimal in these bytes, with all digits, whatever the precision of the decimal context."""
-    num_bytes = len(data) - _SCALE.size
-    if num_bytes > _MAX_UNSCALED_BYTES:
-        raise SerdeError(f"a number of {num_bytes} bytes, allowed are {_MAX_UNSCALED_BYTES}")
-    (scale,) = _SCALE.unpack_from(data)
-    unscaled = _read_big_integer(data[_SCALE.size :])
-    return decimal.Decimal((int(unscaled < 0), decimal.Decimal(unscaled).as_tuple().digits, -scale))
-
-
-_BASIC: Final = {
-    BasicType.BIG_INT: (_integer_bytes, _read_big_integer, int),
-    BasicType.BIG_DEC: (_write_decimal, _read_decimal, decimal.Decimal),
-    BasicType.INSTANT: (
-        lambda value: _INSTANT.pack(value.seconds, value.nanos),
-        lambda data: Instant(*_INSTANT.unpack(data)),
-        Instant,
-    ),
-}
-
 
 class BytesForm(GateForm):
     """Values one by one, each as bytes.
@@ -485,19 +431,19 @@ class BytesForm(GateForm):
 
 def bytes_form(type_info: TypeInformation) -> BytesForm:
     """The form of a type whose values Arrow lacks.  Raises TypeError: Arrow has them, or the type is unknown."""
-    match type_info:
-        case BasicTypeInfo() if type_info.basic_type in _BASIC:
-            return BytesForm(type_info, *_BASIC[type_info.basic_type])
-        case ArrowTypeInfo(schema=schema):
-            return BytesForm(
-                type_info,
-                lambda value: bytes(message_of_batch(value, schema)),
-                lambda data: batch_of_message(pa.py_buffer(data), schema),
-                object,
-                bool,
-            )
-        case _:
-            raise TypeError(f"no column of {type_info!r}")
+    form = field_form(type_info)
+    if form is not None and form.to_bytes is not None:
+        return BytesForm(type_info, form.to_bytes, form.from_bytes, form.exact or object)
+    if isinstance(type_info, ArrowTypeInfo):
+        schema = type_info.schema
+        return BytesForm(
+            type_info,
+            lambda value: bytes(message_of_batch(value, schema)),
+            lambda data: batch_of_message(pa.py_buffer(data), schema),
+            object,
+            bool,
+        )
+    raise TypeError(f"no column of {type_info!r}")
 
 
 def _pickled(value: Any) -> bytes:

@@ -21,6 +21,7 @@ import binascii
 import ctypes
 import decimal
 import math
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +30,9 @@ from typing import Any, Final
 
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.written_values import java_name, number_text
+from flowlet.errors import SerdeError
 from flowlet.keys.key_scalars import hash_str
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
@@ -88,6 +91,9 @@ class FieldForm:
         java_hash: ``hashCode`` of a value in Java; None: it is not known.
         arrow: the name of the Arrow type that has the values, as ``pyarrow.type_for_alias`` takes it; None: there is
             none.
+        to_bytes: the bytes of a value, of a type that Arrow lacks.  Raises ValueMismatchError: it does not fit.  None:
+            Arrow has the values, or a form of its own for them.
+        from_bytes: the value of these bytes; may raise any error for corrupt ones.
     """
 
     checked: Convert
@@ -108,6 +114,8 @@ class FieldForm:
     java_text: Text = str
     java_hash: Callable[[Any], int] | None = None
     arrow: str | None = None
+    to_bytes: Callable[[Any], bytes] | None = None
+    from_bytes: Callable[[bytes], Any] = bytes
 
 
 def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
@@ -420,6 +428,47 @@ def _to_decimal(value: Any) -> decimal.Decimal:
         raise wrong_kind(value, "a decimal.Decimal") from None
 
 
+# ---------------------------------------------------------------- numbers that Arrow lacks, as bytes
+
+# Flink's scale is an i32.  Without the limit, ``10 ** scale`` of a larger one would exhaust the memory.
+_MAX_SCALE: Final = 2**31 - 1
+# About 9,800 digits.  Converting between binary and decimal digits takes time with the square of their number.
+_MAX_UNSCALED_BYTES: Final = 4096
+_SCALE: Final = struct.Struct(">i")
+
+
+def _integer_bytes(value: int) -> bytes:
+    # One bit more than the number has, for the sign; without it 128 would be read as -128.
+    return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _read_big_integer(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _write_decimal(value: Any) -> bytes:
+    """Write a decimal, with its trailing zeros.  -0 is refused, because Java's zero has no sign."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
+        raise ValueMismatchError(
+            f"{preview(value)} is no BigDecimal: it is not finite, is minus zero, or has too large an exponent"
+        )
+    unscaled = int(decimal.Decimal((sign, digits, 0))) if len(digits) < 3 * _MAX_UNSCALED_BYTES else None
+    if unscaled is None or unscaled.bit_length() >= 8 * _MAX_UNSCALED_BYTES:
+        raise ValueMismatchError(f"{preview(value)} has {len(digits)} digits, more than a BigDecimal may have here")
+    return _SCALE.pack(-exponent) + _integer_bytes(unscaled)
+
+
+def _read_decimal(data: bytes) -> decimal.Decimal:
+    """Read a decimal, with all digits, whatever the precision of the decimal context."""
+    num_bytes = len(data) - _SCALE.size
+    if num_bytes > _MAX_UNSCALED_BYTES:
+        raise SerdeError(f"a number of {num_bytes} bytes, allowed are {_MAX_UNSCALED_BYTES}")
+    (scale,) = _SCALE.unpack_from(data)
+    unscaled = _read_big_integer(data[_SCALE.size :])
+    return decimal.Decimal((int(unscaled < 0), decimal.Decimal(unscaled).as_tuple().digits, -scale))
+
+
 # ---------------------------------------------------------------- bytes
 
 
@@ -498,7 +547,7 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
     Types.SHORT(): _signed_form("SHORT", 16, lambda value: ctypes.c_int16(value).value),
     Types.INT(): _signed_form("INT", 32, lambda value: ctypes.c_int32(value).value),
     Types.LONG(): _signed_form("LONG", 64, _long_from_element, _hash_of_long),
-    Types.BIG_INT(): integer_form("BIG_INT", None),
+    Types.BIG_INT(): integer_form("BIG_INT", None, to_bytes=_integer_bytes, from_bytes=_read_big_integer),
     Types.FLOAT(): FieldForm(
         _checked_float,
         repr,
@@ -538,6 +587,8 @@ VALUE_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         from_json=lambda value: _parsed_decimal(value) if type(value) is str else _checked_decimal(value),
         exact=decimal.Decimal,
         is_nullable=True,
+        to_bytes=_write_decimal,
+        from_bytes=_read_decimal,
     ),
     Types.LIST(Types.BYTE()): _BYTES,
     Types.PRIMITIVE_ARRAY(Types.BYTE()): replace(

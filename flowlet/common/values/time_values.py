@@ -9,6 +9,7 @@ Source: Flink ``JsonRowDeserializationSchema``, which takes times in UTC only; R
 
 import datetime
 import re
+import struct
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SECOND: Final = datetime.timedelta(seconds=1)
 _NO_OFFSET: Final = datetime.timedelta(0)
 _CUT_FRACTION: Final = re.compile(r"[.,][0-9]{6}0*[1-9]")
+_INSTANT_BYTES: Final = struct.Struct(">qi")
 _INSTANT: Final = re.compile(
     r"([0-9-]{10}[Tt ][0-9:]{5,8})(?:[.,]([0-9]{1,9}))?(Z|z|[+-][0-9]{2}:?[0-9]{2}(?::?[0-9]{2})?)"
 )
@@ -183,6 +185,8 @@ TIME_FORMS: Final[dict[TypeInformation, FieldForm]] = {
         is_nullable=True,
         classes=(object,),
         java_text=_java_text_of_instant,
+        to_bytes=lambda value: _INSTANT_BYTES.pack(value.seconds, value.nanos),
+        from_bytes=lambda data: Instant(*_INSTANT_BYTES.unpack(data)),
     ),
     LOCAL_DATE: _DATE,
     LOCAL_TIME: _TIME,
