@@ -60,12 +60,12 @@ from flowlet.types.leaf_forms import arrow_type_of, classes_of_arrow, instants_a
 from netstack.late import dataclass
 
 # A column of the Spark type fits a gate of the type in front of it; ``type_info_of`` chooses the first one.  Spark has
-# no times of a day, and its points in time are those of Arrow without a zone, in UTC.
+# no times of a day and no numbers without a sign, and its points in time are those of Arrow without a zone, in UTC.
 _SPARK: Final[Mapping[TypeInformation, st.DataType]] = {
     **{
         each: from_arrow_type(pa.type_for_alias(form.arrow), prefer_timestamp_ntz=True)
         for each, form in FORMS.items()
-        if form.arrow not in (None, "time64[us]") and not form.arrow.startswith("uint")
+        if form.arrow is not None and not form.arrow.startswith(("time64", "uint"))
     },
     Types.SQL_TIMESTAMP(): st.TimestampType(),
     Types.INSTANT(): st.TimestampType(),
