@@ -247,7 +247,7 @@ def classes_of_arrow(arrow_type: pa.DataType) -> frozenset[type] | None:
 
 
 # Of ``array``, which has numpy's letters.
-_TYPECODES: Final = {
+_TYPECODES: Final[dict[tuple[int, type], str]] = {
     (pa.float64().id, float): "d",
     **{(each.id, int): np.dtype(each.to_pandas_dtype()).char for each in _INTEGERS},
 }
