@@ -1,62 +1,67 @@
-"""Fixtures of the JobManager's tests: a JobManager on a free port, and clients and TaskManagers that are closed at the
-end.
-"""
+"""The JobManager of a test, with its client and its TaskManagers, all of which are closed at the end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest_asyncio
 
+from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.http import RpcClient
+from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm.scripted_task_manager import SECRET, ScriptedTaskManager
 
-StartJobManager = Callable[..., Awaitable[tuple[str, int]]]
 Connect = Callable[..., Awaitable[ScriptedTaskManager]]
 
 
-@pytest_asyncio.fixture
-async def job_managers() -> AsyncIterator[list[JobManager]]:
-    """Provide the list of JobManagers that a test starts; close them last."""
-    started: list[JobManager] = []
-    yield started
-    for job_manager in started:
-        await job_manager.close()
+class Cluster:
+    """A JobManager on a free port, and those that have connected to it."""
 
+    job_manager: JobManager
+    address: tuple[str, int]
+    client: RpcClient
 
-@pytest_asyncio.fixture
-async def start_job_manager(job_managers: list[JobManager]) -> StartJobManager:
-    async def start(**options: float) -> tuple[str, int]:
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+
+    async def start(self, **options: float) -> None:
+        """Start the JobManager, with ``options`` of its config."""
         defaults: dict[str, float] = {"shutdown_timeout_s": 0.01}
-        job_manager = JobManager(JobManagerConfig(SECRET, **(defaults | options)))  # type: ignore[arg-type]  # ints among the floats
-        job_managers.append(job_manager)
-        return await job_manager.start()
+        self.job_manager = JobManager(JobManagerConfig(SECRET, **(defaults | options)))  # type: ignore[arg-type]  # ints among the floats
+        self._stack.push_async_callback(self.job_manager.close)
+        self.address = await self.job_manager.start()
+        self.client = await self._stack.enter_async_context(RpcClient(*self.address, SECRET))
 
-    return start
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return self.job_manager.dispatcher
 
+    async def request(self, method: str, path: str, body: bytes = b"") -> RpcResponse:
+        return await self.client.request(method, path, body=body)
 
-@pytest_asyncio.fixture
-async def address(start_job_manager: StartJobManager) -> tuple[str, int]:
-    """Start a JobManager with the usual limits; return its address."""
-    return await start_job_manager()
-
-
-@pytest_asyncio.fixture
-async def client(address: tuple[str, int]) -> AsyncIterator[RpcClient]:
-    async with RpcClient(*address, SECRET) as client:
-        yield client
-
-
-@pytest_asyncio.fixture
-async def connect(job_managers: list[JobManager]) -> AsyncIterator[Connect]:
-    """Connects a registered TaskManager; takes what ``ScriptedTaskManager.connect`` takes."""
-    connected: list[ScriptedTaskManager] = []
-
-    async def connect(*arguments: object, **options: object) -> ScriptedTaskManager:
-        task_manager = await ScriptedTaskManager.connect(*arguments, **options)  # type: ignore[arg-type]  # as connect() takes them
-        connected.append(task_manager)
+    async def open(self, tm_id: str = "tm-1") -> ScriptedTaskManager:
+        """Connect a TaskManager that has not registered."""
+        task_manager = await ScriptedTaskManager.open(self.address, tm_id)
+        self._stack.push_async_callback(task_manager.close)
         return task_manager
 
-    yield connect
-    for task_manager in connected:
-        await task_manager.close()
+    async def connect(self, tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> ScriptedTaskManager:
+        """Connect a TaskManager, and register it."""
+        task_manager = await self.open(tm_id)
+        await task_manager.register(slots, port)
+        return task_manager
+
+
+@pytest_asyncio.fixture
+async def unstarted() -> AsyncIterator[Cluster]:
+    """Provide a cluster that the test starts with its own options."""
+    async with AsyncExitStack() as stack:
+        yield Cluster(stack)
+
+
+@pytest_asyncio.fixture
+async def cluster(unstarted: Cluster) -> Cluster:
+    """Start a JobManager with the usual limits."""
+    await unstarted.start()
+    return unstarted

@@ -5,27 +5,11 @@ import asyncio
 from flowlet.checkpoint.jobmanager.job_store import JobKeeper
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_master import JobMaster
-from flowlet.messages.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    CancelTask,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointOrder,
-    EmitMark,
-    FinishGate,
-    MarkCompleted,
-    MarkOrder,
-    NoMoreSplits,
-    RegisterTaskManager,
-    ReleaseResults,
-    TaskDeploymentDescriptor,
-    ToTaskManager,
-    TriggerCheckpoint,
-)
+from flowlet.messages import control_messages as messages
 from netstack.loop.background_call import call_in_background
+from tests.waiting import PATIENCE_S
 
-PLACE = RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
+PLACE = messages.RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
 
 
 class Recorder(Dispatcher):
@@ -33,41 +17,46 @@ class Recorder(Dispatcher):
 
     def __init__(self) -> None:
         self.keeper = JobKeeper(None, call_in_background)
-        self.deployed: list[TaskDeploymentDescriptor] = []
+        self.deployed: list[messages.TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
         self.released: list[bytes] = []  # attempts whose results are not needed any more
         self.finished_gates: list[bytes] = []
         self.splits: list[tuple[bytes, list[str], int]] = []
-        self.marks: list[MarkOrder] = []
-        self.checkpoint_orders: list[CheckpointOrder] = []
+        self.marks: list[messages.MarkOrder] = []
+        self.checkpoint_orders: list[messages.CheckpointOrder] = []
         self.slots: list[str] = []
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
-    def send(self, tm_id: str, message: ToTaskManager) -> None:
+    async def told(self) -> None:
+        """Wait until a source has been told something."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.was_told.wait()
+
+    def send(self, tm_id: str, message: messages.ToTaskManager) -> None:
         assert tm_id == "tm-1"
         match message:
-            case TaskDeploymentDescriptor() as task:
+            case messages.TaskDeploymentDescriptor() as task:
                 self.deployed.append(task)
-            case CancelTask(attempt=attempt):
+            case messages.CancelTask(attempt=attempt):
                 self.cancelled.append(attempt)
-            case ReleaseResults(attempt=attempt):
+            case messages.ReleaseResults(attempt=attempt):
                 self.released.append(attempt)
-            case FinishGate(attempt=attempt):
+            case messages.FinishGate(attempt=attempt):
                 self.finished_gates.append(attempt)
-            case AddSplits(attempt=attempt, splits=splits, waiting_bytes=waiting_bytes):
+            case messages.AddSplits(attempt=attempt, splits=splits, waiting_bytes=waiting_bytes):
                 self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
                 self.was_told.set()
-            case NoMoreSplits(attempt=attempt):
+            case messages.NoMoreSplits(attempt=attempt):
                 self.splits.append((attempt, [], 0))
                 self.was_told.set()
-            case AllowSourceWatermark(attempt=attempt, max_allowed=max_allowed):
+            case messages.AllowSourceWatermark(attempt=attempt, max_allowed=max_allowed):
                 self.allowed.append((attempt, max_allowed))
                 self.was_told.set()
-            case EmitMark() | MarkCompleted():
+            case messages.EmitMark() | messages.MarkCompleted():
                 self.marks.append(message)
-            case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
+            case messages.TriggerCheckpoint() | messages.CheckpointCompleted() | messages.CheckpointAborted():
                 self.checkpoint_orders.append(message)
             case _:
                 raise AssertionError(message)

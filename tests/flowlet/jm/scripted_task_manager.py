@@ -7,22 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from flowlet.messages.control_messages import (
-    CancelTask,
-    EdgeMessage,
-    FailureInfo,
-    JobGraphMessage,
-    Registered,
-    RegisterTaskManager,
-    TaskDeploymentDescriptor,
-    TaskManagerHeartbeat,
-    TaskMetrics,
-    TaskStateChanged,
-    ToJobManager,
-    ToTaskManager,
-    VertexMessage,
-    union_of,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
@@ -32,38 +17,40 @@ from tests.waiting import PATIENCE_S
 
 SECRET = b"s" * 32
 JOB_ID, SOURCE_ID, SINK_ID, EDGE_ID, COLLECT_ID = (f"{number:032x}" for number in range(1, 6))
-_Message = TypeVar("_Message", bound=ToTaskManager)
-_decoder: "msgspec.msgpack.Decoder[ToTaskManager]" = msgspec.msgpack.Decoder(union_of(ToTaskManager))
+_Message = TypeVar("_Message", bound=messages.ToTaskManager)
+_decoder: "msgspec.msgpack.Decoder[messages.ToTaskManager]" = msgspec.msgpack.Decoder(
+    messages.union_of(messages.ToTaskManager)
+)
 
 
-def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> VertexMessage:
-    return VertexMessage(vertex_id, name, parallelism, 128, group, [name], f"chain of {name}".encode())
+def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> messages.VertexMessage:
+    return messages.VertexMessage(vertex_id, name, parallelism, 128, group, [name], f"chain of {name}".encode())
 
 
-def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = False) -> EdgeMessage:
-    return EdgeMessage(
+def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = False) -> messages.EdgeMessage:
+    return messages.EdgeMessage(
         edge_id, source, 0, target, is_pointwise, "FORWARD" if is_pointwise else "HASH", b"partitioner", 100
     )
 
 
-def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> JobGraphMessage:
+def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> messages.JobGraphMessage:
     """Return a job with a source, a keyed sink, and an edge that the client reads."""
     vertices = [vertex(SOURCE_ID, "source", sources), vertex(SINK_ID, "sink", sinks)]
-    return JobGraphMessage(
+    return messages.JobGraphMessage(
         job_id, "word count", vertices, [edge(EDGE_ID, SOURCE_ID, SINK_ID), edge(COLLECT_ID, SINK_ID, None)]
     )
 
 
-def registration(tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> RegisterTaskManager:
-    return RegisterTaskManager(tm_id, slots, "127.0.0.1", port, pid=42)
+def registration(tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> messages.RegisterTaskManager:
+    return messages.RegisterTaskManager(tm_id, slots, "127.0.0.1", port, pid=42)
 
 
-def user_failure(message: str = "boom", exception_type: str = "builtins.ValueError") -> FailureInfo:
-    return FailureInfo(exception_type, message, "Traceback ...", "map", "source", 0, "'the'", "tm-1", 1)
+def user_failure(message: str = "boom", exception_type: str = "builtins.ValueError") -> messages.FailureInfo:
+    return messages.FailureInfo(exception_type, message, "Traceback ...", "map", "source", 0, "'the'", "tm-1", 1)
 
 
 class ScriptedTaskManager:
-    """Registered when ``connect`` returns; every wait ends with an error after ten seconds."""
+    """Every wait ends with an error after ten seconds."""
 
     def __init__(self, client: RpcClient, websocket: SignedWebSocket, tm_id: str) -> None:
         self._client = client
@@ -76,12 +63,9 @@ class ScriptedTaskManager:
         client = RpcClient(*address, SECRET)
         return cls(client, await client.open_session(), tm_id)
 
-    @classmethod
-    async def connect(cls, address: tuple[str, int], tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> Self:
-        task_manager = await cls.open(address, tm_id)
-        await task_manager.send(registration(tm_id, slots, port))
-        await task_manager.expect(Registered)
-        return task_manager
+    async def register(self, slots: int = 1, port: int = 6000) -> None:
+        await self.send(registration(self.tm_id, slots, port))
+        await self.expect(messages.Registered)
 
     @property
     def frames(self) -> aiohttp.ClientWebSocketResponse:
@@ -98,7 +82,7 @@ class ScriptedTaskManager:
         assert connection.transport is not None
         return connection.transport
 
-    async def send(self, message: ToJobManager) -> None:
+    async def send(self, message: messages.ToJobManager) -> None:
         await self.websocket.send(msgspec.msgpack.encode(message))
 
     async def expect(self, kind: type[_Message]) -> _Message:
@@ -107,11 +91,11 @@ class ScriptedTaskManager:
         assert isinstance(message, kind), message
         return message
 
-    async def expect_deployment(self) -> TaskDeploymentDescriptor:
-        return await self.expect(TaskDeploymentDescriptor)
+    async def expect_deployment(self) -> messages.TaskDeploymentDescriptor:
+        return await self.expect(messages.TaskDeploymentDescriptor)
 
     async def expect_cancel(self) -> bytes:
-        return (await self.expect(CancelTask)).attempt
+        return (await self.expect(messages.CancelTask)).attempt
 
     async def expect_close(self) -> str:
         """Wait for the end; return the reason with which the JobManager closes the connection."""
@@ -123,15 +107,15 @@ class ScriptedTaskManager:
         self,
         attempt: bytes,
         state: ExecutionState,
-        failure: FailureInfo | None = None,
-        metrics: TaskMetrics | None = None,
+        failure: messages.FailureInfo | None = None,
+        metrics: messages.TaskMetrics | None = None,
     ) -> None:
-        await self.send(TaskStateChanged(attempt, state, failure, metrics))
+        await self.send(messages.TaskStateChanged(attempt, state, failure, metrics))
 
-    async def heartbeat(self, **metrics_of: TaskMetrics) -> None:
+    async def heartbeat(self, **metrics_of: messages.TaskMetrics) -> None:
         """``a00ff=...``: the letter a and then an attempt in hex, because names cannot begin with a digit."""
         tasks = {bytes.fromhex(name[1:]): metrics for name, metrics in metrics_of.items()}
-        await self.send(TaskManagerHeartbeat(self.tm_id, tasks))
+        await self.send(messages.TaskManagerHeartbeat(self.tm_id, tasks))
 
     async def close(self) -> None:
         await self.websocket.close("the test is over")

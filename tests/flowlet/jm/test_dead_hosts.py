@@ -4,11 +4,10 @@ import socket
 
 import pytest
 
-from flowlet.jm.job_manager import JobManager
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from tests.cut_off import cut_off
-from tests.flowlet.jm.conftest import Connect, StartJobManager
+from tests.flowlet.jm.conftest import Cluster
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count
 from tests.flowlet.rpc.frames import frames_of
 from tests.waiting import PATIENCE_S
@@ -22,12 +21,11 @@ def options_of(sock: socket.socket) -> dict[str, int]:
     return {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in OPTIONS}
 
 
-async def test_the_kernels_of_both_ends_look_for_the_other_host(
-    start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
-) -> None:
+async def test_the_kernels_of_both_ends_look_for_the_other_host(unstarted: Cluster) -> None:
     """The kernels notice a lost host within 30 s."""
-    task_manager = await connect(await start_job_manager())
-    web = job_managers[0]._web
+    await unstarted.start()
+    task_manager = await unstarted.connect()
+    web = unstarted.job_manager._web
     assert web is not None
     runner = web._runner
     assert runner is not None
@@ -42,12 +40,11 @@ async def test_the_kernels_of_both_ends_look_for_the_other_host(
 
 
 @pytest.mark.slow  # waits for a timeout of a second; the kernel counts whole ones
-async def test_a_task_manager_whose_host_is_gone_is_lost(
-    start_job_manager: StartJobManager, connect: Connect, job_managers: list[JobManager]
-) -> None:
+async def test_a_task_manager_whose_host_is_gone_is_lost(unstarted: Cluster) -> None:
     """A host that is gone sends neither FIN nor RST, and acknowledges nothing."""
-    task_manager = await connect(await start_job_manager(dead_host_timeout_s=1.0))
-    job = job_managers[0].dispatcher.submit(word_count())
+    await unstarted.start(dead_host_timeout_s=1.0)
+    task_manager = await unstarted.connect()
+    job = unstarted.dispatcher.submit(word_count())
     await task_manager.expect_deployment()
 
     cut_off(task_manager.transport.get_extra_info("socket"))
@@ -60,9 +57,8 @@ async def test_a_task_manager_whose_host_is_gone_is_lost(
 
 
 @pytest.mark.slow  # as above
-async def test_a_jobmanager_whose_host_is_gone_is_lost(start_job_manager: StartJobManager) -> None:
-    address = await start_job_manager()
-    async with RpcClient(*address, SECRET, dead_host_timeout_s=1.0) as client:
+async def test_a_jobmanager_whose_host_is_gone_is_lost(cluster: Cluster) -> None:
+    async with RpcClient(*cluster.address, SECRET, dead_host_timeout_s=1.0) as client:
         websocket = await client.open_session()
         cut_off(frames_of(websocket).get_extra_info("socket"))
 

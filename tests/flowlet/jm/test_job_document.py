@@ -8,6 +8,7 @@ import pytest
 
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.jm.job_document import (
+    Document,
     counters_of,
     job_document,
     job_overview_item,
@@ -89,15 +90,17 @@ def part(document: object, *path: str | int) -> object:
     return document
 
 
+def as_json(document: Document) -> Document:
+    """Return the document, which comes back from JSON as it was."""
+    assert msgspec.json.decode(msgspec.json.encode(document)) == document
+    return document
+
+
 def test_a_waiting_job_has_no_times_of_tasks() -> None:
     document = job_document(waiting(), 1_500)
 
-    assert (document["state"], document["start-time"], document["end-time"], document["duration"]) == (
-        "CREATED",
-        1_000,
-        -1,
-        500,
-    )
+    assert (document["state"], document["start-time"]) == ("CREATED", 1_000)
+    assert (document["end-time"], document["duration"]) == (-1, 500)
     assert part(document, "vertices", 0, "start-time") == -1
     assert part(document, "vertices", 0, "duration") == -1
     assert part(document, "vertices", 0, "subtasks", 0, "host") is None
@@ -153,14 +156,11 @@ def test_a_failed_job_shows_its_cause_and_each_tasks_own() -> None:
     master = running()
     report(master, SOURCE, ExecutionState.FAILED, 3_000)
 
-    document = job_document(master, 3_500)
+    document = as_json(job_document(master, 3_500))
 
     assert document["state"] == "FAILING"
-    assert (
-        document["failure"]
-        == part(document, "vertices", 0, "subtasks", 0, "failure")
-        == msgspec.to_builtins(user_failure())
-    )
+    failure = part(document, "vertices", 0, "subtasks", 0, "failure")
+    assert document["failure"] == failure == msgspec.to_builtins(user_failure())
     assert part(document, "vertices", 1, "subtasks", 0, "failure") is None
     assert document["status-counts"] == {state.value: 0 for state in ExecutionState} | {"FAILED": 1, "CANCELING": 2}
 
@@ -258,14 +258,10 @@ def test_an_ended_jobs_duration_stands_still() -> None:
     master = waiting()
     handle(master.graph, CancelRequested(), 3_000)
 
-    document = job_overview_item(master, 9_000)
+    document = as_json(job_overview_item(master, 9_000))
 
-    assert (document["state"], document["end-time"], document["duration"], document["last-modification"]) == (
-        "CANCELED",
-        3_000,
-        2_000,
-        3_000,
-    )
+    assert (document["state"], document["end-time"]) == ("CANCELED", 3_000)
+    assert (document["duration"], document["last-modification"]) == (2_000, 3_000)
     assert part(document, "tasks", "canceled") == part(document, "tasks", "total") == 3
 
 
@@ -281,14 +277,6 @@ def test_the_plan_has_the_inputs_of_each_vertex() -> None:
         {"num": number, "id": SOURCE_ID, "ship_strategy": "HASH", "exchange": "pipelined_bounded"} for number in (0, 1)
     ]
     assert COLLECT_ID in {each.id for each in job.edges}
-
-
-def test_every_document_is_json() -> None:
-    master = running(source=TaskMetrics())
-    report(master, SOURCE, ExecutionState.FAILED, 3_000)
-
-    for document in (job_document(master, 3_500), job_overview_item(master, 3_500)):
-        assert msgspec.json.decode(msgspec.json.encode(document)) == document
 
 
 S = ExecutionState

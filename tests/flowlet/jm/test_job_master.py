@@ -2,24 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.job_master import JobMaster
-from flowlet.messages.control_messages import (
-    EmitMark,
-    MarkCompleted,
-    MarkPassed,
-    MarkRequested,
-    RemoteGateMessage,
-    SourceWatermarkReported,
-    SplitsRequested,
-    TaskMetrics,
-    TaskStateChanged,
-    TaskStuck,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.jm.recorder import PLACE, Recorder
@@ -36,28 +26,24 @@ async def recorder() -> Recorder:
 @pytest.fixture
 async def master(recorder: Recorder) -> JobMaster:
     """Start a job with a source and a sink; it is deployed."""
-    master = JobMaster(word_count(), recorder, lambda: 1_000)
-    master.start(dict.fromkeys(master.graph.executions, PLACE))
-    return master
+    return deployed(recorder)
 
 
 def report(
     master: JobMaster, attempt: bytes, state: ExecutionState, *, tm_id: str = "tm-1", num_records: int | None = None
 ) -> bool:
     failure = user_failure() if state is ExecutionState.FAILED else None
-    metrics = None if num_records is None else TaskMetrics(num_records_in=num_records)
-    return master.handle(tm_id, TaskStateChanged(attempt, state, failure, metrics))
+    metrics = None if num_records is None else messages.TaskMetrics(num_records_in=num_records)
+    return master.handle(tm_id, messages.TaskStateChanged(attempt, state, failure, metrics))
 
 
 async def test_tasks_are_deployed_with_their_code_which_is_then_dropped(master: JobMaster, recorder: Recorder) -> None:
+    """External channels are known without the code."""
     assert [task.chain for task in recorder.deployed] == [b"chain of source", b"chain of sink"]
     assert [vertex.chain for vertex in master.job.vertices] == [b"", b""]
+    assert [edge.partitioner for edge in master.job.edges] == [b"", b""]
 
-
-async def test_external_channels_are_known_without_the_code(master: JobMaster, recorder: Recorder) -> None:
-    edge = next(each for each in master.job.edges if each.id == COLLECT_ID)
-
-    (channel,) = master.external_channels(edge)
+    (channel,) = master.external_channels(next(each for each in master.job.edges if each.id == COLLECT_ID))
 
     assert (channel.producer, channel.port) == (recorder.deployed[1].attempt, 6000)
 
@@ -74,44 +60,32 @@ async def test_the_owner_is_told_once_and_last(master: JobMaster, recorder: Reco
     assert recorder.ended == [(master, 1)]
 
 
-async def test_a_job_that_ends_without_slots_drops_its_code_too(recorder: Recorder) -> None:
-    master = JobMaster(word_count(), recorder, lambda: 1_000)
-
-    master.fail_scheduling("no slots")
-
-    assert master.graph.failure is not None
-    assert master.graph.failure.message == "no slots"
-    assert [vertex.chain for vertex in master.job.vertices] == [b"", b""]
-
-
-async def test_the_last_message_brings_the_final_metrics(master: JobMaster) -> None:
+async def test_metrics_are_those_of_the_tasks_own_task_manager_and_its_last_message_is_final(master: JobMaster) -> None:
     source, _ = master.graph.executions
+    assert not master.task_metrics("tm-2", source, messages.TaskMetrics(num_records_in=5))
+    assert not report(master, source, ExecutionState.RUNNING, tm_id="tm-2", num_records=5)
+    assert not master.task_metrics("tm-1", b"x" * 40, messages.TaskMetrics())
+    assert master.metrics == {}
     report(master, source, ExecutionState.FINISHED, num_records=9)
 
-    late = master.task_metrics("tm-1", source, TaskMetrics(num_records_in=5))
+    assert master.task_metrics("tm-1", source, messages.TaskMetrics(num_records_in=5)), "it comes late"
 
-    assert late is True
     assert master.metrics[source].num_records_in == 9
 
 
-async def test_metrics_from_elsewhere_are_not_taken(master: JobMaster) -> None:
-    source, _ = master.graph.executions
-
-    assert not master.task_metrics("tm-2", source, TaskMetrics(num_records_in=5))
-    assert not report(master, source, ExecutionState.RUNNING, tm_id="tm-2", num_records=5)
-    assert not master.task_metrics("tm-1", b"x" * 40, TaskMetrics())
-    assert master.metrics == {}
-
-
 async def test_who_waits_for_the_deployment_is_woken_by_the_end_as_well(recorder: Recorder) -> None:
+    """A job that ends without slots drops its code, too."""
     master = JobMaster(word_count(), recorder, lambda: 1_000)
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(master.wait_until_deployed(10))
-        asyncio.get_running_loop().call_soon(master.cancel)
+        asyncio.get_running_loop().call_soon(master.fail_scheduling, "no slots")
 
     assert waiting.result() is True
     assert master.is_ended
+    assert master.graph.failure is not None
+    assert master.graph.failure.message == "no slots"
+    assert [vertex.chain for vertex in master.job.vertices] == [b"", b""]
 
 
 async def test_a_wait_ends_with_its_time(master: JobMaster) -> None:
@@ -143,50 +117,40 @@ async def test_a_failing_job_that_ends_within_the_grace_is_reported_as_ended(mas
     assert master.is_ended
 
 
-async def told(recorder: Recorder) -> tuple[bytes, int]:
-    """Wait for the next announcement; return it."""
-    recorder.was_told.clear()
-    async with asyncio.timeout(PATIENCE_S):
-        await recorder.was_told.wait()
-    return recorder.allowed[-1]
+def deployed(recorder: Recorder, **source_fields: Any) -> JobMaster:
+    """Start a job whose source has these fields; it is deployed."""
+    source, sink = word_count().vertices
+    vertices = [msgspec.structs.replace(source, **source_fields), sink]
+    master = JobMaster(msgspec.structs.replace(word_count(), vertices=vertices), recorder, lambda: 1_000)
+    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    return master
 
 
 async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(recorder: Recorder) -> None:
     """Reports of others, or from elsewhere, do not count."""
-    job = word_count()
-    alignment = WatermarkAlignment("group", 100, 10)
-    job = msgspec.structs.replace(
-        job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]]
-    )
-    master = JobMaster(job, recorder, lambda: 1_000)
-    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    master = deployed(recorder, watermark_alignment=WatermarkAlignment("group", 100, 10))
     source, sink = master.graph.executions
 
     assert master.graph.executions[source].vertex_id == SOURCE_ID
-    assert master.handle("tm-1", SourceWatermarkReported(source, 1_000))
-    assert not master.handle("tm-2", SourceWatermarkReported(source, 5))
-    assert not master.handle("tm-1", SourceWatermarkReported(sink, 5))
-    assert not master.handle("tm-1", SourceWatermarkReported(bytes(40), 5))
-    assert await told(recorder) == (source, 1_100)
+    assert master.handle("tm-1", messages.SourceWatermarkReported(source, 1_000))
+    assert not master.handle("tm-2", messages.SourceWatermarkReported(source, 5))
+    assert not master.handle("tm-1", messages.SourceWatermarkReported(sink, 5))
+    assert not master.handle("tm-1", messages.SourceWatermarkReported(bytes(40), 5))
+    recorder.was_told.clear()
+    await recorder.told()
+    assert recorder.allowed[-1] == (source, 1_100)
     report(master, source, ExecutionState.FAILED)
     report(master, sink, ExecutionState.CANCELED)
     num_told = len(recorder.allowed)
 
-    assert not master.handle("tm-1", SourceWatermarkReported(source, 5))
+    assert not master.handle("tm-1", messages.SourceWatermarkReported(source, 5))
     assert not master._alignment._timers
     assert len(recorder.allowed) == num_told
 
 
 async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
     """Start a job with a source of files, which the JobManager lists, and a sink; it is deployed."""
-    job = word_count()
-    files = FileSet(tuple(str(path) for path in paths))
-    job = msgspec.structs.replace(
-        job, vertices=[msgspec.structs.replace(job.vertices[0], split_set=files), job.vertices[1]]
-    )
-    master = JobMaster(job, recorder, lambda: 1_000)
-    master.start(dict.fromkeys(master.graph.executions, PLACE))
-    return master
+    return deployed(recorder, split_set=FileSet(tuple(str(path) for path in paths)))
 
 
 async def test_a_source_gets_splits_when_it_asks(recorder: Recorder, tmp_path: Path) -> None:
@@ -198,17 +162,16 @@ async def test_a_source_gets_splits_when_it_asks(recorder: Recorder, tmp_path: P
     source, sink = master.graph.executions
 
     for tm_id, attempt in (("tm-2", source), ("tm-1", sink), ("tm-1", bytes(40))):
-        assert not master.handle(tm_id, SplitsRequested(attempt))
+        assert not master.handle(tm_id, messages.SplitsRequested(attempt))
     for _ in range(3):
         recorder.was_told.clear()
-        assert master.handle("tm-1", SplitsRequested(source))
-        async with asyncio.timeout(PATIENCE_S):
-            await recorder.was_told.wait()
+        assert master.handle("tm-1", messages.SplitsRequested(source))
+        await recorder.told()
 
     assert recorder.splits == [(source, [f"{paths[0]}:0"], 3_000_000), (source, [f"{paths[1]}:0"], 0), (source, [], 0)]
     assert [vertex.split_set for vertex in master.job.vertices] == [None, None]
     report(master, source, ExecutionState.FAILED)
-    assert not master.handle("tm-1", SplitsRequested(source))
+    assert not master.handle("tm-1", messages.SplitsRequested(source))
 
 
 async def test_files_that_cannot_be_listed_fail_the_job(recorder: Recorder, tmp_path: Path) -> None:
@@ -221,7 +184,7 @@ async def test_files_that_cannot_be_listed_fail_the_job(recorder: Recorder, tmp_
     assert master.graph.failure.message == f"cannot read {tmp_path / 'missing'}: No such file or directory"
     assert (master.graph.failure.task_name, master.graph.failure.subtask) == ("source", -1)
     assert recorder.cancelled == [source, sink]
-    assert master.handle("tm-1", SplitsRequested(source)), "it does not know yet"
+    assert master.handle("tm-1", messages.SplitsRequested(source)), "it does not know yet"
     assert recorder.splits == []
 
 
@@ -230,10 +193,10 @@ async def test_a_job_that_is_being_cancelled_hands_out_nothing(recorder: Recorde
     (tmp_path / "a").write_text("x")
     master = await source_job(recorder, tmp_path / "a")
     source, _ = master.graph.executions
-    assert master.handle("tm-1", SplitsRequested(source))
+    assert master.handle("tm-1", messages.SplitsRequested(source))
 
     master.cancel()
-    master.handle("tm-1", SplitsRequested(source))
+    master.handle("tm-1", messages.SplitsRequested(source))
 
     assert "closed" in repr(master._sources)
     assert recorder.splits == []
@@ -290,7 +253,7 @@ class TestClientHeartbeats:
         master, _ = self.start(timers, 30_000)
         for attempt in list(master.graph.executions):
             for state in (ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED):
-                master.handle("tm-1", TaskStateChanged(attempt, state))
+                master.handle("tm-1", messages.TaskStateChanged(attempt, state))
 
         assert master.graph.status.name == "FINISHED"
         assert [timer.is_cancelled for timer in timers.timers] == [True]
@@ -300,7 +263,7 @@ async def test_who_waits_for_a_cancelled_job_is_told_which_task_does_not_end(mas
     """The cancellation is not over, but its result is known; the report is forgotten when the task ends after all."""
     source, sink = master.graph.executions
     report(master, source, ExecutionState.RUNNING)
-    stuck = TaskStuck(source, 1_000, "split", "in split")
+    stuck = messages.TaskStuck(source, 1_000, "split", "in split")
     assert not master.handle("tm-1", stuck), "it was not cancelled"
     master.cancel()
     waiter = asyncio.create_task(master.wait_for_result(PATIENCE_S, failure_grace_s=PATIENCE_S))
@@ -325,28 +288,22 @@ async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(
     recorder: Recorder, *, is_cancelled: bool
 ) -> None:
     """A task that has failed has not passed the mark; in a job that was cancelled none has."""
-    job = word_count()
-    gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"")
-    job = msgspec.structs.replace(
-        job, vertices=[msgspec.structs.replace(job.vertices[0], remote_gate=gate), *job.vertices[1:]]
-    )
-    master = JobMaster(job, recorder, lambda: 1_000)
-    master.start(dict.fromkeys(master.graph.executions, PLACE))
+    master = deployed(recorder, remote_gate=messages.RemoteGateMessage("clicks", "Long", b"F" * 16, b""))
     source, sink = master.graph.executions
 
-    assert master.handle("tm-1", MarkRequested(source, 0))
-    assert not master.handle("tm-2", MarkRequested(source, 1))
-    assert master.handle("tm-1", MarkPassed(source, 1))
-    assert recorder.marks == [EmitMark(source, 1)]
-    assert master.mark_waits_for == [f"{job.vertices[1].name} (subtask 0)"]
-    assert master.handle("tm-1", MarkPassed(sink, 1))
-    assert recorder.marks == [EmitMark(source, 1), MarkCompleted(source, 1)]
+    assert master.handle("tm-1", messages.MarkRequested(source, 0))
+    assert not master.handle("tm-2", messages.MarkRequested(source, 1))
+    assert master.handle("tm-1", messages.MarkPassed(source, 1))
+    assert recorder.marks == [messages.EmitMark(source, 1)]
+    assert master.mark_waits_for == ["sink (subtask 0)"]
+    assert master.handle("tm-1", messages.MarkPassed(sink, 1))
+    assert recorder.marks == [messages.EmitMark(source, 1), messages.MarkCompleted(source, 1)]
 
-    master.handle("tm-1", MarkRequested(source, 1))
-    master.handle("tm-1", MarkPassed(source, 2))
+    master.handle("tm-1", messages.MarkRequested(source, 1))
+    master.handle("tm-1", messages.MarkPassed(source, 2))
     if is_cancelled:
         master.cancel()
-        master.handle("tm-1", MarkPassed(sink, 2))
+        master.handle("tm-1", messages.MarkPassed(sink, 2))
     else:
         report(master, sink, ExecutionState.FAILED)
-    assert recorder.marks[2:] == [EmitMark(source, 2)]
+    assert recorder.marks[2:] == [messages.EmitMark(source, 2)]

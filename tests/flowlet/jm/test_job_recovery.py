@@ -4,6 +4,7 @@ WebSockets.
 
 import dataclasses
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
-from tests.flowlet.jm.conftest import Connect
+from tests.flowlet.jm.conftest import Cluster
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SECRET, ScriptedTaskManager, word_count
 from tests.waiting import spin_until
 
@@ -31,27 +32,24 @@ def restarting(job_id: str = JOB_ID) -> JobGraphMessage:
     return msgspec.structs.replace(word_count(job_id), settings=settings)
 
 
-class Successions:
+class Successions(Cluster):
     """JobManagers one after the other at one store; each ends before the next one starts."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, stack: AsyncExitStack, store: Path) -> None:
+        super().__init__(stack)
         self.config = JobManagerConfig(SECRET, job_store=store, shutdown_timeout_s=0.01, job_store_lock_s=0.01)
         self.address = ("", 0)
-        self._current: JobManager | None = None
-        self._client: RpcClient | None = None
+        self._running = AsyncExitStack()
 
     async def next(self) -> RpcClient:
         await self.close()
-        self._current = JobManager(self.config)
-        self.address = await self._current.start("127.0.0.1", self.address[1])
-        self._client = RpcClient(*self.address, SECRET)
-        return self._client
+        self.job_manager = JobManager(self.config)
+        self._running.push_async_callback(self.job_manager.close)
+        self.address = await self.job_manager.start("127.0.0.1", self.address[1])
+        return await self._running.enter_async_context(RpcClient(*self.address, SECRET))
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-        if self._current is not None:
-            await self._current.close()
+        await self._running.aclose()
 
 
 @pytest.fixture
@@ -61,9 +59,10 @@ def store(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture
 async def successions(store: Path) -> AsyncIterator[Successions]:
-    successions = Successions(store)
-    yield successions
-    await successions.close()
+    async with AsyncExitStack() as stack:
+        successions = Successions(stack, store)
+        stack.push_async_callback(successions.close)
+        yield successions
 
 
 async def submit(client: RpcClient, job: JobGraphMessage) -> RpcResponse:
@@ -77,10 +76,6 @@ async def document(client: RpcClient, path: str) -> Any:
 async def problem(client: RpcClient, path: str) -> tuple[int, str]:
     answer = await client.request("GET", path)
     return answer.status, msgspec.json.decode(answer.body, type=dict[str, list[str]])["errors"][0]
-
-
-def folders_in(store: Path) -> list[str]:
-    return sorted(path.name for path in store.iterdir() if path.is_dir())
 
 
 async def deployed(task_manager: ScriptedTaskManager) -> list[bytes]:
@@ -107,16 +102,16 @@ async def test_a_job_that_the_store_does_not_take_is_refused(successions: Succes
     assert (await document(client, f"/jobs/{JOB_ID}"))["state"] == "FAILED"
 
 
-async def test_a_job_goes_on_as_a_new_run(successions: Successions, connect: Connect) -> None:
+async def test_a_job_goes_on_as_a_new_run(successions: Successions) -> None:
     """The attempts have numbers above all earlier ones; reports about earlier ones are counted, and change nothing."""
     client = await successions.next()
-    first = await connect(successions.address)
+    first = await successions.connect()
     await submit(client, restarting())
     before = await deployed(first)
     client = await successions.next()
     waiting = await document(client, f"/jobs/{JOB_ID}")
 
-    second = await connect(successions.address)
+    second = await successions.connect()
     after = await deployed(second)
     await second.report(before[0], ExecutionState.FAILED)
     await second.report(after[0], ExecutionState.RUNNING)
@@ -130,7 +125,7 @@ async def test_a_job_goes_on_as_a_new_run(successions: Successions, connect: Con
     assert (overview["keeps-jobs"], overview["ignored-messages"]) == (True, 1)
 
 
-async def test_every_jobmanager_uses_a_new_number(successions: Successions, connect: Connect) -> None:
+async def test_every_jobmanager_uses_a_new_number(successions: Successions) -> None:
     """The number is kept before the run asks for slots, so a JobManager that ends before there is a TaskManager uses
     one, too.
     """
@@ -138,7 +133,7 @@ async def test_every_jobmanager_uses_a_new_number(successions: Successions, conn
     await submit(client, restarting())
     last: list[bytes] = []
     for _ in range(2):
-        task_manager = await connect(successions.address)
+        task_manager = await successions.connect()
         last = await deployed(task_manager)
         client = await successions.next()
 
@@ -154,12 +149,10 @@ async def test_a_job_that_may_not_run_twice_has_failed(successions: Successions)
         assert (found["state"], found["failure"]["exception_type"]) == ("FAILED", "JobManagerLost")
 
 
-async def test_the_next_jobmanager_tells_how_a_job_ended(
-    successions: Successions, connect: Connect, store: Path
-) -> None:
+async def test_the_next_jobmanager_tells_how_a_job_ended(successions: Successions, store: Path) -> None:
     """The client may not have heard of it; and the job must not run again, nor its id be used again."""
     client = await successions.next()
-    task_manager = await connect(successions.address)
+    task_manager = await successions.connect()
     await submit(client, restarting())
     for attempt in await deployed(task_manager):
         await task_manager.report(attempt, ExecutionState.RUNNING)
@@ -225,4 +218,4 @@ async def test_the_ends_of_jobs_do_not_pile_up(successions: Successions, store: 
     client = await successions.next()
     await document(client, f"/jobs/{OTHER_ID}/execution-result")
 
-    spin_until(lambda: folders_in(store) == [OTHER_ID], "the oldest end was forgotten")
+    spin_until(lambda: [path.name for path in store.iterdir() if path.is_dir()] == [OTHER_ID], "one end is left")

@@ -1,18 +1,30 @@
-"""The splits that readers are told, and when; the call in the background ends when the test says so."""
+"""The splits and watermarks that readers are told, and when; calls in the background end when the test says so.
+
+Source: Flink ``SourceCoordinatorAlignmentTest``, ``WatermarkAggregatorTest``.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.errors import FlowletError
-from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
-from flowlet.messages.control_messages import NoMoreSplits
+from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator, WatermarkAnnouncer
+from flowlet.messages.control_messages import AllowSourceWatermark, JobGraphMessage, NoMoreSplits
 from flowlet.messages.execution_state import Subtask
+from flowlet.operators.event_time_stream import WatermarkEmitter
+from flowlet.operators.source_event_time import SourceAlignment
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplits, NumberRange
+from tests.flowlet.jm.scripted_task_manager import SINK_ID, SOURCE_ID, word_count
+from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.rpc.manual_timers import ManualTimer
 
 
 class Enumerator(SplitEnumerator):
@@ -59,16 +71,6 @@ class Enumerator(SplitEnumerator):
         return len(self._waiting)
 
 
-class Timer:
-    """A timer that ``Coordinated.later`` has set."""
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
 class Coordinated:
     """A coordinator, and its messages."""
 
@@ -79,8 +81,7 @@ class Coordinated:
         self.errors: list[Exception] = []
         self.finish: Callable[[], None] = lambda: None
         self.enumerator = Enumerator(num_splits)
-        self.later: list[tuple[float, Callable[[], None]]] = []
-        self.timers: list[Timer] = []
+        self.later: list[ManualTimer] = []
         self.coordinator = SourceCoordinator(
             "vertex",
             "source",
@@ -104,10 +105,9 @@ class Coordinated:
         name = split.path if isinstance(split, FileSplit) else split.split_id
         self.said.append((subtask, name, message.waiting_bytes))
 
-    def _call_later(self, seconds: float, function: Callable[[], None]) -> "Timer":
-        self.later.append((seconds, function))
-        self.timers.append(Timer())
-        return self.timers[-1]
+    def _call_later(self, seconds: float, function: Callable[[], None]) -> ManualTimer:
+        self.later.append(ManualTimer(seconds, function))
+        return self.later[-1]
 
     def _call(
         self,
@@ -145,14 +145,27 @@ def test_readers_that_ask_early_wait_for_the_splits_and_get_them_in_turn() -> No
     assert coordinated.enumerator.num_readers == 2
 
 
-def test_splits_that_cannot_be_found_fail_the_job_once() -> None:
-    coordinated = Coordinated(0)
+@pytest.mark.parametrize(
+    ("num_splits", "state", "message"),
+    [
+        pytest.param(0, None, "cannot read a.txt", id="no splits are found"),
+        pytest.param(3, b"\xc1", "the state of source 'source' in a checkpoint cannot be read", id="no state"),
+        pytest.param(
+            3,
+            msgspec.msgpack.encode((2, None)),
+            "the state of source 'source' has version 2, this flowlet reads 1",
+            id="a newer state",
+        ),
+    ],
+)
+def test_a_start_that_fails_fails_the_job_once(num_splits: int, state: bytes | None, message: str) -> None:
+    coordinated = Coordinated(num_splits, state)
     coordinated.ask(0)
 
     coordinated.finish()
     coordinated.ask(0)
 
-    assert [str(error) for error in coordinated.errors] == ["cannot read a.txt"]
+    assert [str(error).startswith(message) for error in coordinated.errors] == [True]
     assert coordinated.said == []
 
 
@@ -203,23 +216,6 @@ def test_until_it_is_ready_a_coordinator_is_where_it_began() -> None:
     assert (from_the_start.said, later.said) == ([(0, "0", 2)], [(0, "1", 1)])
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (b"\xc1", "the state of source 'source' in a checkpoint cannot be read"),
-        (msgspec.msgpack.encode((2, None)), "the state of source 'source' has version 2, this flowlet reads 1"),
-    ],
-)
-def test_a_state_that_cannot_be_read_fails_the_job(state: bytes, message: str) -> None:
-    coordinated = Coordinated(3, state)
-    coordinated.ask(0)
-
-    coordinated.finish()
-
-    assert [str(error).startswith(message) for error in coordinated.errors] == [True]
-    assert coordinated.said == []
-
-
 def discovering(num_splits: int) -> Coordinated:
     """New splits are looked for every two seconds; the search at the start is over."""
     coordinated = Coordinated(num_splits)
@@ -232,10 +228,10 @@ def test_a_reader_without_a_split_waits_until_one_appears() -> None:
     coordinated = discovering(1)
     coordinated.ask(0, 0, 1)
     assert coordinated.said == [(0, "0", 0)]
-    ((seconds, search),) = coordinated.later
-    assert seconds == 2
+    (timer,) = coordinated.later
+    assert timer.when() == 2
 
-    search()
+    timer.callback()
     coordinated.enumerator.to_find = [FileSplit("new", 0, 1)]
     coordinated.finish()
 
@@ -248,10 +244,10 @@ def test_a_search_that_fails_is_tried_again_and_no_failure_of_the_job() -> None:
     coordinated = discovering(1)
     coordinated.ask(1, 1)
 
-    coordinated.later.pop()[1]()
+    coordinated.later.pop().callback()
     coordinated.enumerator.to_find = FlowletError("no broker")
     coordinated.finish()
-    coordinated.later.pop()[1]()
+    coordinated.later.pop().callback()
     coordinated.enumerator.to_find = [FileSplit("new", 0, 1)]
     coordinated.finish()
 
@@ -261,7 +257,7 @@ def test_a_search_that_fails_is_tried_again_and_no_failure_of_the_job() -> None:
 
 def test_a_closed_coordinator_looks_for_nothing() -> None:
     coordinated = discovering(1)
-    (_, search) = coordinated.later.pop()
+    search = coordinated.later.pop().callback
     search()
     coordinated.coordinator.close()
 
@@ -329,9 +325,176 @@ def test_a_closed_one_leaves_no_timer_behind() -> None:
     coordinated = Coordinated(1)
     coordinated.enumerator.discovery_interval_ms = 3_600_000
     coordinated.finish()
-    assert len(coordinated.later) == 1
+    assert [timer.is_cancelled for timer in coordinated.later] == [False]
 
     coordinated.coordinator.close()
     coordinated.coordinator.close()
 
-    assert [timer.is_cancelled for timer in coordinated.timers] == [True]
+    assert [timer.is_cancelled for timer in coordinated.later] == [True]
+
+
+DRIFT = 1000
+
+
+def aligned_job(*sources: tuple[str, str, int, int]) -> JobGraphMessage:
+    """Return a job whose sources have these ids, groups, drifts and intervals, and a sink without a group."""
+    source, sink = word_count(sources=2).vertices
+    vertices = [
+        msgspec.structs.replace(
+            source, id=vertex_id, watermark_alignment=WatermarkAlignment(group, drift_ms, interval_ms)
+        )
+        for vertex_id, group, drift_ms, interval_ms in sources
+    ]
+    return msgspec.structs.replace(word_count(sources=2), vertices=[*vertices, sink])
+
+
+class Announced:
+    """An announcer, its timers, and the watermarks that it has sent."""
+
+    def __init__(self, *sources: tuple[str, str, int, int]) -> None:
+        self.calls: list[ManualTimer] = []
+        self.allowed: dict[tuple[str, int], int] = {}
+        job = aligned_job(*(sources or ((SOURCE_ID, "g", DRIFT, 250),)))
+        self.announcer = WatermarkAnnouncer(job, self._send, self._call_later)
+
+    def _send(self, subtask: Subtask, message_for: Callable[[bytes], AllowSourceWatermark]) -> None:
+        self.allowed[subtask] = message_for(b"attempt").max_allowed
+
+    def _call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
+        self.calls.append(ManualTimer(delay_s, callback))
+        return self.calls[-1]
+
+    def report(self, subtask: int, timestamp: int, source: str = SOURCE_ID) -> bool:
+        return self.announcer.report(Subtask(source, subtask), timestamp)
+
+    def forget(self, subtask: int) -> None:
+        self.announcer.forget(Subtask(SOURCE_ID, subtask))
+
+    def fire(self) -> dict[tuple[str, int], int]:
+        """Return the watermarks that are sent when the timers of all groups are due."""
+        if not self.calls:
+            self.announcer.start()
+        self.allowed.clear()
+        due, self.calls = self.calls, []
+        for call in due:
+            call.callback()
+        return dict(self.allowed)
+
+
+def test_a_second_start_makes_no_second_timer_but_one_after_the_end_does() -> None:
+    """Tasks may be deployed while others run; after the end nothing is announced."""
+    announced = Announced()
+
+    announced.announcer.start()
+    announced.announcer.start()
+    assert [call.is_cancelled for call in announced.calls] == [False]
+    announced.announcer.close()
+    announced.announcer.close()
+    assert [call.is_cancelled for call in announced.calls] == [True]
+    announced.announcer.start()
+
+    assert [call.is_cancelled for call in announced.calls] == [True, False]
+
+
+def test_each_interval_the_group_is_told_how_far_it_may_be() -> None:
+    """No reader is told before the first report; readers that have ended are neither told nor waited for."""
+    announced = Announced((SOURCE_ID, "g", 100, 250))
+    announced.announcer.start()
+
+    assert [call.when() for call in announced.calls] == [0.25]
+    assert announced.fire() == {}
+    assert announced.report(0, 1_000)
+    assert announced.report(1, 30)
+    assert announced.fire() == {(SOURCE_ID, 0): 130, (SOURCE_ID, 1): 130}
+    announced.forget(1)
+    assert announced.fire() == {(SOURCE_ID, 0): 1_100}
+    assert announced.report(0, MAX_TIMESTAMP)
+    assert announced.fire() == {(SOURCE_ID, 0): MAX_TIMESTAMP}
+    assert repr(announced.announcer) == f"<WatermarkAnnouncer of g at {MAX_TIMESTAMP}, 1 timers>"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([({0: 42, 1: 44}, 1042), ({0: 5000}, 1044)], id="the slowest subtask decides"),
+        pytest.param([({0: MAX_TIMESTAMP, 1: 44}, 1044), ({0: 42}, 1042)], id="an idle subtask holds nobody back"),
+        pytest.param(
+            [({0: MAX_TIMESTAMP - 1}, MAX_TIMESTAMP), ({0: MIN_TIMESTAMP}, MIN_TIMESTAMP + DRIFT)],
+            id="the limit does not wrap around",
+        ),
+    ],
+)
+def test_all_subtasks_may_be_as_far_as_the_slowest_and_the_drift(steps: list[tuple[dict[int, int], int]]) -> None:
+    """Each step has the reports of subtasks, and the limit that is announced next."""
+    announced = Announced()
+
+    for reports, limit in steps:
+        for subtask, timestamp in reports.items():
+            announced.report(subtask, timestamp)
+        assert set(announced.fire().values()) == {limit}
+
+
+@pytest.mark.parametrize(
+    ("other", "allowed"),
+    [(("t", "h", DRIFT, 100), (1042, 6000)), (("t", "g", 10, 100), (1042, 52))],
+    ids=["two groups", "one group"],
+)
+def test_sources_wait_for_those_of_their_group_each_with_its_own_drift(
+    other: tuple[str, str, int, int], allowed: tuple[int, int]
+) -> None:
+    announced = Announced(("s", "g", DRIFT, 100), other)
+
+    announced.report(0, 42, "s")
+    announced.report(0, 5000, "t")
+
+    assert announced.fire() == {("s", 0): allowed[0], ("t", 0): allowed[1]}
+
+
+def test_a_subtask_that_failed_counts_again_once_it_reports() -> None:
+    announced = Announced()
+    announced.report(0, 42)
+    announced.report(1, 100)
+
+    announced.forget(0)
+    announced.forget(0)
+    assert announced.fire() == {(SOURCE_ID, 1): 1100}
+    announced.report(0, 7)
+
+    assert announced.fire()[SOURCE_ID, 1] == 1007
+
+
+def test_a_group_is_announced_as_often_as_its_most_impatient_source_asks() -> None:
+    announced = Announced(("s", "g", 1, 500), ("t", "g", 1, 200), ("u", "h", 1, 300))
+
+    announced.announcer.start()
+
+    assert [call.when() for call in announced.calls] == [0.2, 0.3]
+
+
+def test_vertices_without_a_group_are_not_heard() -> None:
+    announced = Announced()
+
+    assert not announced.report(0, 1_000, SINK_ID)
+    announced.announcer.forget(Subtask(SINK_ID, 0))
+
+
+@given(speeds=st.lists(st.integers(1, 500), min_size=2, max_size=4), drift=st.integers(0, 400))
+def test_sources_of_different_speed_stay_together_and_none_starves(speeds: list[int], drift: int) -> None:
+    """Every source goes on for ever; none is further ahead of the slowest than drift, samples and one step allow."""
+    announced = Announced((SOURCE_ID, "g", drift, 100))
+    emitters = [WatermarkEmitter(RecordingOutput()) for _ in speeds]
+    sources = [SourceAlignment(emitter, num_samples=1) for emitter in emitters]
+    watermarks = [0] * len(speeds)
+
+    for _ in range(100):
+        for subtask, (source, speed) in enumerate(zip(sources, speeds, strict=True)):
+            if not source.must_wait:
+                watermarks[subtask] += speed
+                emitters[subtask].emit_watermark(watermarks[subtask])
+            announced.report(subtask, source.sample())
+        for (_, subtask), timestamp in announced.fire().items():
+            sources[subtask].allow(timestamp)
+        assert max(watermarks) - min(watermarks) <= drift + 2 * max(speeds)
+
+    # In every round at least the slowest of the (at most four) sources runs.
+    assert min(watermarks) >= min(speeds) * 20

@@ -15,6 +15,7 @@ from flowlet.splits.split_kinds import FileSet, HybridSplits
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 
 MAX_TASKS = 4
+NO_BYTES = FileSet(("a",), split_bytes=0)
 
 
 def changed(**fields: Any) -> JobGraphMessage:
@@ -51,14 +52,8 @@ def test_a_good_graph_passes() -> None:
         (with_source(id="../x"), "a vertex id has 32"),
         (with_source(name=""), "its name has 0 characters"),
         (with_source(slot_sharing_group=""), "its slot sharing group has 0 characters"),
-        (
-            with_source(split_set=FileSet(("a",), split_bytes=0)),
-            "'source': its splits must have at least 1 byte, not 0",
-        ),
-        (
-            with_source(split_set=HybridSplits((FileSet(("a",), split_bytes=0),))),
-            "'source': its splits must have at least 1 byte, not 0",
-        ),
+        (with_source(split_set=NO_BYTES), "'source': its splits must have at least 1 byte, not 0"),
+        (with_source(split_set=HybridSplits((NO_BYTES,))), "'source': its splits must have at least 1 byte, not 0"),
         (with_source(split_set=HybridSplits(())), "'source': a hybrid source has at least one source"),
         (with_source(parallelism=0), "'source': parallelism 0 is not within 1 to 128"),
         (with_source(max_parallelism=1, parallelism=2), "'source': parallelism 2 is not within 1 to 1"),
@@ -73,10 +68,7 @@ def test_a_good_graph_passes() -> None:
         ),
         (with_source(watermark_alignment=WatermarkAlignment("g", -1, 1_000)), "a drift of -1 ms"),
         (with_source(watermark_alignment=WatermarkAlignment("g", 0, 9)), "an update interval of 9 ms"),
-        (
-            with_source(watermark_alignment=WatermarkAlignment("g", 0, 3_600_001)),
-            "an update interval of 3600001 ms",
-        ),
+        (with_source(watermark_alignment=WatermarkAlignment("g", 0, 3_600_001)), "an update interval of 3600001 ms"),
         (changed(edges=word_count().edges * 2), "occurs twice"),
         (changed(edges=word_count().edges * 5001), "10002 edges, the limit is 10000"),
         (with_edge(id="x"), "an edge id has 32"),
@@ -114,9 +106,7 @@ def test_code_too_large_for_one_message_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_a_place_that_cannot_hold_checkpoints_is_refused() -> None:
     """The JobManager trusts nothing that the client has checked."""
-    job = msgspec.structs.replace(
-        word_count(), settings=JobSettings(checkpoints=CheckpointSettings(1000, "memory://x"))
-    )
+    job = changed(settings=JobSettings(checkpoints=CheckpointSettings(1000, "memory://x")))
 
     with pytest.raises(
         JobGraphError, match="checkpoints cannot be kept in 'memory://x': it is the memory of one process"

@@ -10,7 +10,6 @@ import pytest
 import structlog
 
 from flowlet.jm import taskmanager_session
-from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import (
@@ -26,34 +25,20 @@ from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
-from tests.flowlet.jm.conftest import Connect, StartJobManager
-from tests.flowlet.jm.scripted_task_manager import (
-    JOB_ID,
-    SECRET,
-    ScriptedTaskManager,
-    registration,
-    user_failure,
-    word_count,
-)
+from tests.flowlet.jm.conftest import Cluster
+from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, registration, user_failure, word_count
 from tests.waiting import PATIENCE_S, Stopwatch
-
-Address = tuple[str, int]
-
-
-def num_task_managers(job_managers: list[JobManager]) -> int:
-    return len(list(job_managers[0].dispatcher.sessions.values()))
 
 
 class TestRegistration:
-    async def test_the_welcome_says_how_often_to_report(self, address: Address) -> None:
-        task_manager = await ScriptedTaskManager.open(address)
+    async def test_the_welcome_says_how_often_to_report(self, cluster: Cluster) -> None:
+        task_manager = await cluster.open()
         await task_manager.send(registration())
 
         welcome = await task_manager.expect(Registered)
 
         assert (welcome.heartbeat_interval_ms, welcome.heartbeat_timeout_ms) == (10_000, 50_000)
         assert len(welcome.jm_id) == 16
-        await task_manager.close()
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
@@ -72,17 +57,16 @@ class TestRegistration:
         ],
     )
     async def test_a_bad_one_is_refused_with_the_reason(
-        self, address: Address, job_managers: list[JobManager], changes: dict[str, Any], reason: str
+        self, cluster: Cluster, changes: dict[str, Any], reason: str
     ) -> None:
-        task_manager = await ScriptedTaskManager.open(address)
+        task_manager = await cluster.open()
         await task_manager.send(msgspec.structs.replace(registration(), **changes))
 
         refusal = await task_manager.expect(RegistrationRefused)
 
         assert refusal.reason.startswith(reason)
         assert (await task_manager.expect_close()).startswith(reason)
-        assert num_task_managers(job_managers) == 0
-        await task_manager.close()
+        assert len(cluster.dispatcher.sessions) == 0
 
     @pytest.mark.parametrize(
         ("first", "reason"),
@@ -92,10 +76,10 @@ class TestRegistration:
         ],
     )
     async def test_anything_else_first_ends_the_connection(
-        self, address: Address, first: TaskManagerHeartbeat | None, reason: str
+        self, cluster: Cluster, first: TaskManagerHeartbeat | None, reason: str
     ) -> None:
         """The log of the JobManager has the reason, too."""
-        task_manager = await ScriptedTaskManager.open(address)
+        task_manager = await cluster.open()
         if first is None:
             await task_manager.frames.send_str("hello")
         else:
@@ -106,45 +90,40 @@ class TestRegistration:
         assert [(line["event"], line["reason"], line["peer"]) for line in logs] == [
             ("a TaskManager did not register", reason, "127.0.0.1")
         ]
-        await task_manager.close()
 
-    async def test_silence_instead_ends_the_connection(self, start_job_manager: StartJobManager) -> None:
-        task_manager = await ScriptedTaskManager.open(await start_job_manager(registration_timeout_s=0.01))
+    async def test_silence_instead_ends_the_connection(self, unstarted: Cluster) -> None:
+        await unstarted.start(registration_timeout_s=0.01)
+        task_manager = await unstarted.open()
 
-        assert (
-            await task_manager.expect_close() == "the first message must be a registration, and none came within 0.01 s"
-        )
-        await task_manager.close()
+        silence = "the first message must be a registration, and none came within 0.01 s"
+        assert await task_manager.expect_close() == silence
 
-    async def test_too_many_are_refused(self, start_job_manager: StartJobManager, connect: Connect) -> None:
-        address = await start_job_manager(max_task_managers=1)
-        await connect(address, "tm-1")
-        second = await ScriptedTaskManager.open(address, "tm-2")
+    async def test_too_many_are_refused(self, unstarted: Cluster) -> None:
+        await unstarted.start(max_task_managers=1)
+        await unstarted.connect("tm-1")
+        second = await unstarted.open("tm-2")
         await second.send(registration("tm-2"))
 
         assert "1 TaskManagers are registered already" in (await second.expect(RegistrationRefused)).reason
-        await second.close()
 
-    async def test_a_second_session_replaces_the_first(
-        self, address: Address, connect: Connect, job_managers: list[JobManager]
-    ) -> None:
+    async def test_a_second_session_replaces_the_first(self, cluster: Cluster) -> None:
         """The tasks of the TaskManager are lost, and later messages of the first session concern no task."""
-        first = await connect(address)
-        job_managers[0].dispatcher.submit(word_count())
+        first = await cluster.connect()
+        cluster.dispatcher.submit(word_count())
         attempts = [(await first.expect_deployment()).attempt for _ in range(2)]
 
-        second = await connect(address)
+        second = await cluster.connect()
 
         assert await first.expect_close() == "it registered again"
-        job = job_managers[0].dispatcher.jobs.get(JOB_ID)
+        job = cluster.dispatcher.jobs.get(JOB_ID)
         assert job is not None
         assert await job.wait_until_ended(5)
         assert job.graph.failure is not None
         assert job.graph.failure.message.endswith("was lost: it registered again")
-        assert num_task_managers(job_managers) == 1
+        assert len(cluster.dispatcher.sessions) == 1
         await second.report(attempts[0], ExecutionState.RUNNING)
         await second.heartbeat(**{f"a{attempts[0].hex()}": TaskMetrics(num_records_in=1)})
-        job_managers[0].dispatcher.submit(word_count("f" * 32))
+        cluster.dispatcher.submit(word_count("f" * 32))
         assert (await second.expect_deployment()).job_id == "f" * 32
 
 
@@ -158,26 +137,24 @@ class TestMessages:
             msgspec.msgpack.encode({"type": "TaskDeploymentDescriptor"}),
         ],
     )
-    async def test_an_invalid_one_ends_the_session(
-        self, address: Address, connect: Connect, job_managers: list[JobManager], data: bytes
-    ) -> None:
+    async def test_an_invalid_one_ends_the_session(self, cluster: Cluster, data: bytes) -> None:
         """A message that only a JobManager may send is invalid, too."""
-        task_manager = await connect(address)
+        task_manager = await cluster.connect()
         await task_manager.websocket.send(data)
 
         assert (await task_manager.expect_close()).startswith("it sent an invalid message: ")
-        assert num_task_managers(job_managers) == 0
+        assert len(cluster.dispatcher.sessions) == 0
 
-    async def test_a_text_ends_the_session(self, address: Address, connect: Connect) -> None:
-        task_manager = await connect(address)
-        await task_manager.frames.send_str("{}")
+    async def test_a_text_or_a_second_registration_ends_the_session(self, cluster: Cluster) -> None:
+        texts, registers = await cluster.connect("tm-1"), await cluster.connect("tm-2")
+        await texts.frames.send_str("{}")
+        await registers.send(registration())
 
-        assert await task_manager.expect_close() == "it sent a text message"
+        assert await texts.expect_close() == "it sent a text message"
+        assert await registers.expect_close() == "it registered twice on one connection"
 
-    async def test_one_that_is_not_signed_ends_the_session_and_both_ends_know_why(
-        self, address: Address, connect: Connect
-    ) -> None:
-        task_manager = await connect(address)
+    async def test_one_that_is_not_signed_ends_the_session_and_both_ends_know_why(self, cluster: Cluster) -> None:
+        task_manager = await cluster.connect()
         await task_manager.frames.send_bytes(msgspec.msgpack.encode(TaskManagerHeartbeat("tm-1", {})))
 
         with structlog.testing.capture_logs() as logs:
@@ -186,45 +163,33 @@ class TestMessages:
         assert reason.endswith("bytes came that is not signed with the key of this session")
         assert [(line["event"], line["reason"]) for line in logs] == [("TaskManager lost", reason)]
 
-    async def test_what_it_was_sent_itself_is_not_one_of_its_messages(self, address: Address) -> None:
+    async def test_what_it_was_sent_itself_is_not_one_of_its_messages(self, cluster: Cluster) -> None:
         """Each direction has its own key."""
-        task_manager = await ScriptedTaskManager.open(address)
+        task_manager = await cluster.open()
         await task_manager.send(registration())
         await task_manager.frames.send_bytes((await task_manager.frames.receive()).data)
 
         assert "is not signed with the key of this session" in await task_manager.expect_close()
-        await task_manager.close()
 
-    async def test_a_second_registration_ends_the_session(self, address: Address, connect: Connect) -> None:
-        task_manager = await connect(address)
-        await task_manager.send(registration())
-
-        assert await task_manager.expect_close() == "it registered twice on one connection"
-
-    async def test_a_message_about_somebody_elses_task_is_counted_and_ignored(
-        self, address: Address, connect: Connect, job_managers: list[JobManager]
-    ) -> None:
-        owner = await connect(address, "tm-1")
-        dispatcher = job_managers[0].dispatcher
-        dispatcher.submit(word_count())
+    async def test_a_message_about_somebody_elses_task_is_counted_and_ignored(self, cluster: Cluster) -> None:
+        owner = await cluster.connect("tm-1")
+        cluster.dispatcher.submit(word_count())
         attempt = (await owner.expect_deployment()).attempt
-        stranger = await connect(address, "tm-2")
+        stranger = await cluster.connect("tm-2")
         await stranger.report(attempt, ExecutionState.FAILED, user_failure())
         await stranger.report(b"", ExecutionState.FAILED, user_failure())
         await stranger.send(registration())  # ends the session: everything before it has been read then
         await stranger.expect_close()
 
-        job = dispatcher.jobs.get(JOB_ID)
+        job = cluster.dispatcher.jobs.get(JOB_ID)
 
         assert job is not None
         assert job.graph.status.name == "RUNNING"
-        assert dispatcher.num_ignored_messages == 2
+        assert cluster.dispatcher.num_ignored_messages == 2
 
-    async def test_a_heartbeat_is_a_sign_of_life(
-        self, address: Address, connect: Connect, job_managers: list[JobManager]
-    ) -> None:
-        task_manager = await connect(address)
-        session = next(iter(job_managers[0].dispatcher.sessions.values()))
+    async def test_a_heartbeat_is_a_sign_of_life(self, cluster: Cluster) -> None:
+        task_manager = await cluster.connect()
+        session = next(iter(cluster.dispatcher.sessions.values()))
         session._last_heard_s -= 1_000
 
         await task_manager.heartbeat()
@@ -249,14 +214,12 @@ class SilentWebSocket:
 
 
 @pytest.mark.parametrize("stalls_s", [[], [0.5], [45.0], [0.0, 1000.0, 60.0]])
-async def test_silence_while_our_own_loop_stood_still_does_not_count(
-    job_managers: list[JobManager], address: Address, stalls_s: list[float]
-) -> None:
+async def test_silence_while_our_own_loop_stood_still_does_not_count(cluster: Cluster, stalls_s: list[float]) -> None:
     """The TaskManager's messages of that time are still in the socket, so it gets its whole time without the stall."""
     websocket = SilentWebSocket(*stalls_s)
     session = TaskManagerSession(
         cast(SignedWebSocket, websocket),
-        job_managers[0].dispatcher,
+        cluster.dispatcher,
         JobManagerConfig(SECRET),
         "jm",
         monotonic=lambda: websocket.now_s,
@@ -300,16 +263,14 @@ class HeldWebSocket:
         self.hangs_up.set()
 
 
-def session_over(websocket: HeldWebSocket, job_manager: JobManager) -> TaskManagerSession:
-    return TaskManagerSession(cast(SignedWebSocket, websocket), job_manager.dispatcher, JobManagerConfig(SECRET), "jm")
+def session_over(websocket: HeldWebSocket, cluster: Cluster) -> TaskManagerSession:
+    return TaskManagerSession(cast(SignedWebSocket, websocket), cluster.dispatcher, JobManagerConfig(SECRET), "jm")
 
 
-async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(
-    address: Address, job_managers: list[JobManager]
-) -> None:
+async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(cluster: Cluster) -> None:
     """The task that cancels the session waits for its end; the connection is closed nevertheless."""
     websocket = HeldWebSocket()
-    session = asyncio.create_task(session_over(websocket, job_managers[0]).run())
+    session = asyncio.create_task(session_over(websocket, cluster).run())
     await websocket.sends.wait()
     websocket.hangs_up.set()
     await websocket.is_cancelled.wait()
@@ -321,32 +282,32 @@ async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(
 
     assert session.cancelled()
     assert websocket.close_reasons == ["it hung up"]
-    assert num_task_managers(job_managers) == 0
+    assert len(cluster.dispatcher.sessions) == 0
 
 
-async def test_a_writer_that_fails_ends_its_session(address: Address, job_managers: list[JobManager]) -> None:
+async def test_a_writer_that_fails_ends_its_session(cluster: Cluster) -> None:
     """A session that reads but sends nothing would look alive, and no task would ever start."""
     websocket = HeldWebSocket()
     websocket.send_error = ValueError("not this message")
     with structlog.testing.capture_logs() as logs:
         async with asyncio.timeout(PATIENCE_S):
-            await session_over(websocket, job_managers[0]).run()
+            await session_over(websocket, cluster).run()
 
     reason = "the JobManager's side failed: ValueError: not this message"
     assert [line["reason"] for line in logs if line["event"] == "TaskManager lost"] == [reason]
     assert set(websocket.close_reasons) == {reason}
-    assert num_task_managers(job_managers) == 0
+    assert len(cluster.dispatcher.sessions) == 0
 
 
 async def test_a_task_manager_that_sends_but_never_reads_is_lost(
-    address: Address, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The TaskManager's heartbeats would keep a session alive in which no order arrives."""
     monkeypatch.setattr(requests, "DRAIN_TIMEOUT_S", 0.0)
     monkeypatch.setattr(taskmanager_session, "MAX_QUEUED_MESSAGES", 1)
     websocket = HeldWebSocket()
     websocket.may_end.set()
-    session = session_over(websocket, job_managers[0])
+    session = session_over(websocket, cluster)
     running = asyncio.create_task(session.run())
     await websocket.sends.wait()
 
@@ -356,25 +317,23 @@ async def test_a_task_manager_that_sends_but_never_reads_is_lost(
     async with asyncio.timeout(PATIENCE_S):
         await running
     assert set(websocket.close_reasons) == {"it does not read its messages, 1 are waiting"}
-    assert num_task_managers(job_managers) == 0
+    assert len(cluster.dispatcher.sessions) == 0
 
 
-async def test_a_session_that_cannot_send_ends_also_if_it_can_receive(
-    address: Address, job_managers: list[JobManager]
-) -> None:
+async def test_a_session_that_cannot_send_ends_also_if_it_can_receive(cluster: Cluster) -> None:
     """The reader may see nothing of a connection that is broken in one direction."""
     websocket = HeldWebSocket()
     websocket.send_error = ConnectionResetError("broken in one direction")
 
     async with asyncio.timeout(PATIENCE_S):
-        await session_over(websocket, job_managers[0]).run()
+        await session_over(websocket, cluster).run()
 
     assert websocket.close_reasons[0] == "it takes no more messages"
-    assert num_task_managers(job_managers) == 0
+    assert len(cluster.dispatcher.sessions) == 0
 
 
 async def test_a_listener_that_fails_leaves_no_connection_open(
-    address: Address, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     websocket = HeldWebSocket()
     websocket.may_end.set()
@@ -382,8 +341,8 @@ async def test_a_listener_that_fails_leaves_no_connection_open(
     def fail(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(job_managers[0].dispatcher, "task_manager_lost", fail)
-    session = asyncio.create_task(session_over(websocket, job_managers[0]).run())
+    monkeypatch.setattr(cluster.dispatcher, "task_manager_lost", fail)
+    session = asyncio.create_task(session_over(websocket, cluster).run())
     await websocket.sends.wait()
     websocket.hangs_up.set()
 
@@ -395,12 +354,12 @@ async def test_a_listener_that_fails_leaves_no_connection_open(
 
 class TestBadTaskManagers:
     async def test_one_with_too_many_unread_messages_is_lost(
-        self, address: Address, connect: Connect, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The queue is bounded; messages that were in it before still go out."""
         monkeypatch.setattr(taskmanager_session, "MAX_QUEUED_MESSAGES", 1)
-        task_manager = await connect(address)
-        job = job_managers[0].dispatcher.submit(word_count())
+        task_manager = await cluster.connect()
+        job = cluster.dispatcher.submit(word_count())
 
         await task_manager.expect_deployment()
         reason = await task_manager.expect_close()
@@ -410,62 +369,34 @@ class TestBadTaskManagers:
         assert job.graph.failure is not None
         assert job.graph.failure.message.endswith(reason)
 
-    async def test_one_that_cuts_the_connection_is_lost_at_once(
-        self, address: Address, connect: Connect, job_managers: list[JobManager]
-    ) -> None:
+    async def test_one_that_cuts_the_connection_is_lost_at_once(self, cluster: Cluster) -> None:
         """A cut connection looks like a killed process: there is no goodbye."""
-        task_manager = await connect(address)
-        dispatcher = job_managers[0].dispatcher
-        job = dispatcher.submit(word_count())
+        task_manager = await cluster.connect()
+        job = cluster.dispatcher.submit(word_count())
         task_manager.transport.abort()
 
         assert await job.wait_until_ended(5)
 
         assert job.graph.failure is not None
         assert "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost" in job.graph.failure.message
-        assert num_task_managers(job_managers) == 0
+        assert len(cluster.dispatcher.sessions) == 0
 
     @pytest.mark.slow
-    async def test_one_that_does_not_read_cannot_hold_up_the_end(
-        self, address: Address, job_managers: list[JobManager]
-    ) -> None:
+    async def test_one_that_does_not_read_cannot_hold_up_the_end(self, cluster: Cluster) -> None:
         """The receive buffer of such a TaskManager is full; the JobManager still closes within two seconds."""
-        task_manager = await ScriptedTaskManager.connect(address)
+        task_manager = await cluster.connect()
         task_manager.transport.pause_reading()
-        big = word_count()
-        chain = b"x" * (40 << 20)
-        job_managers[0].dispatcher.submit(
-            msgspec.structs.replace(
-                big, vertices=[msgspec.structs.replace(vertex, chain=chain) for vertex in big.vertices]
-            )
-        )
+        vertices = [msgspec.structs.replace(each, chain=b"x" * (40 << 20)) for each in word_count().vertices]
+        cluster.dispatcher.submit(msgspec.structs.replace(word_count(), vertices=vertices))
 
         with Stopwatch() as watch:
-            await job_managers[0].close()
+            await cluster.job_manager.close()
 
         assert watch.seconds < 2
-        await task_manager.close()
 
 
-async def test_the_end_of_the_job_manager_is_told(
-    address: Address, connect: Connect, job_managers: list[JobManager]
-) -> None:
-    """Running jobs get their cancel first."""
-    task_manager = await connect(address)
-    job_managers[0].dispatcher.submit(word_count())
-    attempts = [(await task_manager.expect_deployment()).attempt for _ in range(2)]
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(job_managers[0].close())
-        cancelled = [await task_manager.expect_cancel() for _ in attempts]
-        reason = await task_manager.expect_close()
-
-    assert cancelled == attempts
-    assert reason == "the JobManager is shutting down"
-
-
-async def test_a_client_with_another_secret_gets_no_websocket(address: Address, job_managers: list[JobManager]) -> None:
-    async with RpcClient(*address, b"t" * 32) as client:
+async def test_a_client_with_another_secret_gets_no_websocket(cluster: Cluster) -> None:
+    async with RpcClient(*cluster.address, b"t" * 32) as client:
         with pytest.raises(AuthenticationError):
             await client.open_session()
-    assert num_task_managers(job_managers) == 0
+    assert len(cluster.dispatcher.sessions) == 0
