@@ -10,25 +10,7 @@ import pytest_asyncio
 import structlog
 from aiohttp import web
 
-from flowlet.messages.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    CancelTask,
-    CheckpointAcknowledged,
-    EmitMark,
-    FinishGate,
-    MarkCompleted,
-    NoMoreSplits,
-    Registered,
-    RegisterTaskManager,
-    SubtaskEntry,
-    TaskDeploymentDescriptor,
-    TaskManagerHeartbeat,
-    TaskStateChanged,
-    ToJobManager,
-    ToTaskManager,
-    union_of,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.auth import AcceptedRequest, AuthenticationError
 from flowlet.rpc.authenticating_server import AuthenticatingServer
@@ -51,17 +33,17 @@ class Listener(TaskExecutor):
 
     def __init__(self) -> None:
         self.sessions: list[str] = []
-        self.handled: list[ToTaskManager] = []
+        self.handled: list[messages.ToTaskManager] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
         self.sessions.append(jm_id)
 
-    def handle(self, message: ToTaskManager) -> None:
+    def handle(self, message: messages.ToTaskManager) -> None:
         self.handled.append(message)
 
-    def heartbeat(self) -> TaskManagerHeartbeat:
-        return TaskManagerHeartbeat("tm-1", {})
+    def heartbeat(self) -> messages.TaskManagerHeartbeat:
+        return messages.TaskManagerHeartbeat("tm-1", {})
 
     async def session_lost(self, reason: str) -> None:
         await self.lost.put(reason)
@@ -73,7 +55,7 @@ class Server(AuthenticatingServer):
     def __init__(self) -> None:
         super().__init__(SECRET)
         self.scripts: list[Script] = []
-        self.received: list[ToJobManager] = []
+        self.received: list[messages.ToJobManager] = []
         self.port = 0
         self.num_refusals = 0  # so many requests are refused, behind the first one or from it on
         self.refuses_first = False
@@ -90,13 +72,26 @@ class Server(AuthenticatingServer):
         await (self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0])(socket)
         await socket.close("the script is over")
 
-    async def receive(self, socket: SignedWebSocket) -> ToJobManager:
-        message: ToJobManager = msgspec.msgpack.Decoder(union_of(ToJobManager)).decode(await socket.receive())
+    async def receive(self, socket: SignedWebSocket) -> messages.ToJobManager:
+        message: messages.ToJobManager = msgspec.msgpack.Decoder(messages.union_of(messages.ToJobManager)).decode(
+            await socket.receive()
+        )
         self.received.append(message)
         return message
 
 
-async def send(socket: SignedWebSocket, message: ToTaskManager) -> None:
+async def wait_for_end(socket: SignedWebSocket) -> None:
+    with suppress(SessionEndedError):
+        while True:
+            await socket.receive()
+
+
+async def welcome(socket: SignedWebSocket) -> None:
+    """Accept the registration, and say no more."""
+    await send(socket, messages.Registered("jm-1", 1000))
+
+
+async def send(socket: SignedWebSocket, message: messages.ToTaskManager) -> None:
     await socket.send(msgspec.msgpack.encode(message))
 
 
@@ -112,14 +107,17 @@ async def server() -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
+def connection_over(rpc: RpcClient, listener: Listener) -> JobManagerConnection:
+    registration = messages.RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
+    return JobManagerConnection(rpc, registration, listener, ReconnectConfig(0.001, 0.001))
+
+
 @pytest_asyncio.fixture
 async def listener(server: Server) -> AsyncIterator[Listener]:
     """Provide a connection that runs for as long as the test does."""
     listener = Listener()
-    registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
     async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
-        connection = JobManagerConnection(rpc, registration, listener, ReconnectConfig(0.001, 0.001))
-        session = asyncio.create_task(connection.run())
+        session = asyncio.create_task(connection_over(rpc, listener).run())
         yield listener
         session.cancel()
         await asyncio.gather(session, return_exceptions=True)
@@ -131,29 +129,33 @@ async def lost(listener: Listener) -> str:
 
 
 async def test_the_first_message_is_the_registration_and_heartbeats_follow(server: Server, listener: Listener) -> None:
-    async def welcome(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1))
+    async def welcome_and_listen(socket: SignedWebSocket) -> None:
+        await send(socket, messages.Registered("jm-1", 1))
         await server.receive(socket)
         await server.receive(socket)
 
-    server.scripts.append(welcome)
+    server.scripts.append(welcome_and_listen)
 
     assert await lost(listener) == "the JobManager's session ended: it closed the connection: the script is over"
     assert listener.sessions[0] == "jm-1"
-    assert isinstance(server.received[0], RegisterTaskManager)
-    assert server.received[1:3] == [TaskManagerHeartbeat("tm-1", {})] * 2
+    assert isinstance(server.received[0], messages.RegisterTaskManager)
+    assert server.received[1:3] == [messages.TaskManagerHeartbeat("tm-1", {})] * 2
 
 
 async def test_orders_reach_the_listener_in_their_order(server: Server, listener: Listener) -> None:
-    orders: list[ToTaskManager] = []
+    orders: list[messages.ToTaskManager] = []
     for number in range(3):
         attempt = bytes([number]) * 40
-        orders += [CancelTask(attempt), AllowSourceWatermark(attempt, number), FinishGate(attempt)]
-        orders += [AddSplits(attempt, [FileSplit("a", 0, 9)], number), NoMoreSplits(attempt)]
-        orders += [EmitMark(attempt, number), MarkCompleted(attempt, number)]
+        orders += [
+            messages.CancelTask(attempt),
+            messages.AllowSourceWatermark(attempt, number),
+            messages.FinishGate(attempt),
+        ]
+        orders += [messages.AddSplits(attempt, [FileSplit("a", 0, 9)], number), messages.NoMoreSplits(attempt)]
+        orders += [messages.EmitMark(attempt, number), messages.MarkCompleted(attempt, number)]
 
     async def script(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
+        await welcome(socket)
         for order in orders:
             await send(socket, order)
 
@@ -172,11 +174,10 @@ async def test_a_jobmanager_that_says_nothing_more_is_lost(server: Server, liste
     """A silent JobManager hangs, or a link acknowledges bytes and forwards none; the timeout is the JobManager's."""
 
     async def fall_silent(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000, 300))
+        await send(socket, messages.Registered("jm-1", 1000, 300))
         for _ in range(3):
             await server.receive(socket)
-        with suppress(SessionEndedError):
-            await socket.receive()
+        await wait_for_end(socket)
 
     server.scripts.append(fall_silent)
 
@@ -188,16 +189,14 @@ async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server
     """The peer may be a JobManager of another release, and be replaced by the right one."""
 
     async def garbage(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
+        await welcome(socket)
         await socket.send(b"\xc1")
-        with suppress(SessionEndedError):
-            await socket.receive()
+        await wait_for_end(socket)
 
     async def text(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-2", 1000))
+        await send(socket, messages.Registered("jm-2", 1000))
         await frames_of(socket).send_str("hello")
-        with suppress(SessionEndedError):
-            await socket.receive()
+        await wait_for_end(socket)
 
     server.scripts += [garbage, text]
 
@@ -213,18 +212,16 @@ async def test_what_was_not_signed_for_this_session_deploys_nothing(
     server: Server, listener: Listener, is_signed: bool
 ) -> None:
     """A peer that only passed the handshake on has no key of the session; the listener raises if it has to deploy."""
-    task = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"a pickle", [], [])
+    task = messages.TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"a pickle", [], [])
     order = msgspec.msgpack.encode(task)
 
     async def deploy(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
+        await welcome(socket)
         if is_signed:
             await SignedWebSocket(frames_of(socket), send_key=bytes(32), receive_key=bytes(32)).send(order)
         else:
             await frames_of(socket).send_bytes(order)
-        with suppress(SessionEndedError):
-            while True:
-                await socket.receive()
+        await wait_for_end(socket)
 
     server.scripts.append(deploy)
 
@@ -251,10 +248,6 @@ async def test_a_stranger_on_the_port_of_a_lost_job_manager_does_not_end_a_task_
     server: Server, listener: Listener
 ) -> None:
     """Anybody can answer 401, or without a proof; the TaskManager goes on looking for its JobManager."""
-
-    async def welcome(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
-
     server.scripts.append(welcome)
     server.num_refusals = 3
     await lost(listener)
@@ -268,35 +261,32 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
     """Another secret is a mistake of the person who starts the TaskManager and is to hear of it at once."""
     server.num_refusals, server.refuses_first = 1, True
     async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
-        registration = RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1)
         with pytest.raises(AuthenticationError, match="same secret file"):
-            await JobManagerConnection(rpc, registration, Listener(), ReconnectConfig(0.001, 0.001)).run()
+            await connection_over(rpc, Listener()).run()
 
 
 @pytest.mark.parametrize(
     "last",
     [
-        TaskStateChanged(bytes(40), ExecutionState.FINISHED),
-        CheckpointAcknowledged(bytes(40), 7, SubtaskEntry("v", 0)),
-        TaskManagerHeartbeat("tm-1", {}),
+        messages.TaskStateChanged(bytes(40), ExecutionState.FINISHED),
+        messages.CheckpointAcknowledged(bytes(40), 7, messages.SubtaskEntry("v", 0)),
+        messages.TaskManagerHeartbeat("tm-1", {}),
     ],
     ids=lambda message: type(message).__name__,
 )
-async def test_a_message_that_finds_no_room_ends_the_session(server: Server, last: ToJobManager) -> None:
+async def test_a_message_that_finds_no_room_ends_the_session(server: Server, last: messages.ToJobManager) -> None:
     """A session that goes on without it would leave a job that waits for ever; a lost session
     starts the tasks again.
     """
     listener, is_over = Listener(), asyncio.Event()
 
-    async def welcome(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
-        await is_over.wait()  # and reads nothing
+    async def welcome_and_read_nothing(socket: SignedWebSocket) -> None:
+        await welcome(socket)
+        await is_over.wait()
 
-    server.scripts.append(welcome)
+    server.scripts.append(welcome_and_read_nothing)
     async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
-        connection = JobManagerConnection(
-            rpc, RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1), listener, ReconnectConfig(0.001, 0.001)
-        )
+        connection = connection_over(rpc, listener)
 
         def registered(jm_id: str) -> None:
             if not listener.sessions:
@@ -305,7 +295,7 @@ async def test_a_message_that_finds_no_room_ends_the_session(server: Server, las
 
         def flood() -> None:
             for _ in range(10_000):  # the loop has no time to send any of them meanwhile
-                connection.send(TaskManagerHeartbeat("tm-1", {}))
+                connection.send(messages.TaskManagerHeartbeat("tm-1", {}))
             connection.send(last)
 
         listener.registered = registered  # type: ignore[method-assign]
@@ -321,15 +311,15 @@ async def test_a_message_that_finds_no_room_ends_the_session(server: Server, las
 async def test_a_heartbeat_that_cannot_be_made_ends_the_session(server: Server, listener: Listener) -> None:
     """A session without heartbeats would look alive for seconds, and then be taken for a lost process."""
 
-    def broken() -> TaskManagerHeartbeat:
+    def broken() -> messages.TaskManagerHeartbeat:
         raise RuntimeError("no counters")
 
-    async def welcome(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
+    async def welcome_and_listen(socket: SignedWebSocket) -> None:
+        await welcome(socket)
         await socket.receive()
 
     listener.heartbeat = broken  # type: ignore[method-assign]
-    server.scripts.append(welcome)
+    server.scripts.append(welcome_and_listen)
 
     with structlog.testing.capture_logs() as logs:
         await lost(listener)

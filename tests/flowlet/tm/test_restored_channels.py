@@ -2,12 +2,12 @@
 
 import operator
 from collections import Counter
+from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from flowlet.checkpoint.task.input_recovery import restored_streams
-from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, RecoveredStream
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
 from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.messages.control_messages import (
@@ -29,6 +29,19 @@ KEYS = KeyGroups(operator.itemgetter(0), NUM_GROUPS)
 
 def handle(name: str) -> StateHandle:
     return StateHandle(1, name.encode())
+
+
+def streams_of(
+    restored: RestoredState | None,
+    read: Callable[[StateHandle], ChannelStateSnapshot],
+    subtask: int = 0,
+    parallelism: int = 1,
+) -> list[RecoveredStream]:
+    """Return the streams that a subtask reads."""
+    descriptor = TaskDeploymentDescriptor(
+        "job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], [], restored=restored
+    )
+    return restored_streams(descriptor, read)
 
 
 class Checkpoint:
@@ -75,12 +88,9 @@ class Checkpoint:
             "e", 1, 2, producers, self.num_producers, self.num_consumers, num_producers, partitioner=blob
         )
         parts = [SubtaskEntry("v", each, channels=handle(f"c{each}")) for each in range(self.num_consumers)]
-        descriptor = TaskDeploymentDescriptor(
-            "job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], []
-        )
         restored = RestoredState(3, [RestoredVertex(self.num_consumers, [], parts)], edges=[edge])
         found = []
-        for stream in restored_streams(msgspec.structs.replace(descriptor, restored=restored), self.read):
+        for stream in streams_of(restored, self.read, subtask, parallelism):
             elements = ElementDeserializer().feed(memoryview(b"".join(stream.pieces)))
             chunks = [each for each in elements if isinstance(each, Chunk)]
             chosen = [each if stream.select is None else stream.select(each) for each in chunks]
@@ -149,12 +159,10 @@ def test_of_a_broadcast_each_subtask_reads_on_where_one_former_consumer_stood(pa
 
 
 def test_operators_that_had_finished_read_nothing() -> None:
-    descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", 0, 1, NUM_GROUPS, bytes(40), b"", [], [])
     edge = RestoredEdge("e", 0, 0, [SubtaskEntry("v", 0, channels=handle("p0"))], 1, 1, 1)
-    finished = msgspec.structs.replace(descriptor, restored=RestoredState(3, is_finished=True, edges=[edge]))
 
-    for each in (descriptor, finished):
-        assert restored_streams(each, Checkpoint(1, 1).read) == []
+    for restored in (None, RestoredState(3, is_finished=True, edges=[edge])):
+        assert streams_of(restored, Checkpoint(1, 1).read) == []
 
 
 def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_operators_first() -> None:
@@ -182,14 +190,8 @@ def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_oper
         RestoredEdge("", 0, 0, part("s"), 1, 1, 0, operator=1, consumers=part("m")),
         RestoredEdge("", 0, 0, part("m"), 1, 1, 0, operator=2, consumers=part("k")),
     ]
-    descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", 0, 1, NUM_GROUPS, bytes(40), b"", [], [])
 
-    found = restored_streams(
-        msgspec.structs.replace(
-            descriptor, restored=RestoredState(3, [RestoredVertex(1, [], part("head"))], edges=edges)
-        ),
-        read,
-    )
+    found = streams_of(RestoredState(3, [RestoredVertex(1, [], part("head"))], edges=edges), read)
 
     assert [(each.operator, each.channel, each.pieces) for each in found] == [
         (2, None, (b"at k", b"m to k")),
@@ -205,17 +207,13 @@ def test_each_stream_of_an_edge_inside_a_chain_goes_to_one_subtask(parallelism: 
     parts = [SubtaskEntry("v", each, channels=handle(f"{each}")) for each in range(former)]
     edge = RestoredEdge("", 0, 0, [], 1, former, 0, operator=1, consumers=parts)
     restored = RestoredState(3, edges=[edge])
-    found = []
-    for subtask in range(parallelism):
-        descriptor = TaskDeploymentDescriptor(
-            "job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], []
-        )
-        streams = restored_streams(
-            msgspec.structs.replace(descriptor, restored=restored),
-            lambda of: ChannelStateSnapshot({(0, 0): (of.sha256,)}, {}),
-        )
-        found += [piece for each in streams for piece in each.pieces]
 
+    def read(of: StateHandle) -> ChannelStateSnapshot:
+        return ChannelStateSnapshot({(0, 0): (of.sha256,)}, {})
+
+    streams = [each for subtask in range(parallelism) for each in streams_of(restored, read, subtask, parallelism)]
+
+    found = [piece for each in streams for piece in each.pieces]
     assert sorted(found) == [b"0", b"1", b"2", b"3"]
 
 
@@ -227,8 +225,7 @@ def test_where_records_have_a_key_now_and_had_none_each_subtask_takes_its_own_fr
     restored = RestoredState(3, [RestoredVertex(2, [], [SubtaskEntry("v", 0, channels=handle("0"))])], edges=[edge])
     found = []
     for subtask in range(2):
-        descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", subtask, 2, NUM_GROUPS, bytes(40), b"", [], [])
-        (stream,) = restored_streams(msgspec.structs.replace(descriptor, restored=restored), lambda _: content)
+        (stream,) = streams_of(restored, lambda _: content, subtask, 2)
         assert stream.select is not None
         own = stream.select(Chunk(list(records))).values
         assert {operator_index(key_group(key, NUM_GROUPS), NUM_GROUPS, 2) for key, _ in own} == {subtask}

@@ -14,12 +14,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.task.channel_state_writer import decode_channels, encode_channels
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.task.snapshots import (
-    ChannelStateSnapshot,
-    OperatorState,
-    RecoveredStream,
-    SubtaskState,
-)
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, OperatorState, RecoveredStream, SubtaskState
 from flowlet.checkpoint.task.state_codec import encode_state
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import FlowletError, StateRestoreError
@@ -44,7 +39,8 @@ from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
-from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
+from tests.flowlet.tm.checkpoint_rig import SETTINGS, Rig, checkpoint_rig
+from tests.flowlet.tm.recording_executor import ATTEMPT, JOB_ID, VERTEX_ID, ended
 from tests.waiting import PATIENCE_S
 
 SINK_ID = b"remembering sink"
@@ -61,7 +57,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 def checkpointing(rig: Rig, **fields: object) -> TaskCheckpointing:
     descriptor = msgspec.structs.replace(rig.task(DiscardSink()).descriptor, **fields)
-    return TaskCheckpointing(descriptor, "t (1/1)", rig.services, rig.send)
+    return TaskCheckpointing(descriptor, "t (1/1)", rig.checkpoints, rig.send_threadsafe)
 
 
 def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
@@ -89,7 +85,6 @@ async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) ->
     ((path, content),) = rig.storage.states.items()
     assert path == f"chk-5/{VERTEX_ID}-0-2", "the attempt is part of the name"
     (report,) = rig.reports
-    assert isinstance(report, CheckpointAcknowledged)
     assert report.durations == CheckpointDurations(2, 3, 5, 6 + 10, 40)
     assert (report.attempt, report.checkpoint_id) == (ATTEMPT, 5)
     assert (report.part.state, report.part.is_finished) == (StateHandle(len(content), b"", path), False)
@@ -110,7 +105,6 @@ async def test_an_acknowledgement_says_whether_every_subtask_needs_the_state(
     await rig.until(lambda: rig.reports)
 
     (report,) = rig.reports
-    assert isinstance(report, CheckpointAcknowledged)
     assert report.part.has_union_state is (redistribution is Redistribution.UNION)
 
 
@@ -180,7 +174,7 @@ async def test_nothing_is_sent_when_the_task_or_the_checkpoint_has_ended_during_
     else:
         responder.handle(CheckpointAborted(ATTEMPT, 5), None)
     rig.storage.release.set()
-    assert rig.services.pool.close(PATIENCE_S)
+    assert rig.checkpoints.pool.close(PATIENCE_S)
     await rig.passed()
 
     assert rig.reports == []
@@ -306,7 +300,6 @@ async def test_a_running_task_acknowledges_and_hears_what_became_of_it(rig: Rig)
     task.handle(CheckpointAborted(ATTEMPT, 2))
     assert await asyncio.to_thread(told.wait, PATIENCE_S)
 
-    assert isinstance(report, CheckpointAcknowledged)
     assert report.part.state is not None
     assert seen == [("restored", None), "open", ("complete", 1), ("aborted", 2)]
     metrics = task.metrics()
@@ -397,7 +390,7 @@ async def test_nothing_is_sent_for_a_task_that_ended_while_its_state_was_written
     ending.set()
     await ended(task)
     rig.storage.release.set()
-    assert rig.services.pool.close(PATIENCE_S)
+    assert rig.checkpoints.pool.close(PATIENCE_S)
     await rig.passed()
 
     assert rig.states[-1] is ExecutionState.FINISHED
@@ -450,16 +443,7 @@ async def test_a_subtask_that_had_no_state_begins_anew(rig: Rig) -> None:
 
 async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig: Rig) -> None:
     rig.storage.error = FlowletError("its SHA-256 is another one")
-    task = rig.task(
-        SourceOperator(Idle()),
-        Remembering(),
-        restored=own_part(StateHandle(12, b"", "chk-3/old")),
-    )
-
-    task.start()
-    await ended(task)
-
-    assert rig.states[-1] is ExecutionState.FAILED
+    await rig.run(SourceOperator(Idle()), Remembering(), restored=own_part(StateHandle(12, b"", "chk-3/old")))
     for part in ("t (1/1)", "checkpoint 3", "chk-3/old", "its SHA-256 is another one"):
         assert part in rig.failure.message
     assert seen == []
@@ -476,7 +460,6 @@ async def test_data_in_flight_is_a_part_of_its_own(rig: Rig, operators: dict[str
     await rig.until(lambda: rig.reports)
 
     (report,) = rig.reports
-    assert isinstance(report, CheckpointAcknowledged)
     assert report.part.channels is not None
     assert report.part.channels.path == f"chk-5/{VERTEX_ID}-0-2-channels"
     assert decode_channels(rig.storage.states[report.part.channels.path]) == IN_FLIGHT

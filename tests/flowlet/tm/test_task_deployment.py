@@ -25,7 +25,6 @@ from flowlet.messages.control_messages import (
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.task.stream_task import StreamTask
-from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from flowlet.tm.task_deployment import OpenCheckpointing, channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
@@ -68,50 +67,39 @@ def partition(number: int, num_subpartitions: int, partitioner: bytes | None = N
     return ResultPartitionDescriptor("ef" * 16, bytes(19) + bytes([number]), num_subpartitions, 0, blob, 100)
 
 
+def gate_of(*channels: InputChannelDescriptor) -> InputGateDescriptor:
+    return InputGateDescriptor("ef" * 16, list(channels))
+
+
 def create(
     described: TaskDeploymentDescriptor,
     network: NetworkEnvironment,
     loop: EventLoopThread,
     open_checkpointing: OpenCheckpointing = lambda _operators: None,
 ) -> StreamTask:
-    executor = RecordingExecutor(
-        network, loop, CheckpointServices(SnapshotPool("none")), lambda *_: None, lambda _: None
-    )
-    return create_task_from_descriptor(described, executor, open_checkpointing)
+    return create_task_from_descriptor(described, RecordingExecutor(network, loop), open_checkpointing)
 
 
 def test_subtasks_are_counted_from_one_for_people() -> None:
     assert owner_name(descriptor()) == "t (2/4)"
 
 
-def test_a_channel_of_another_task_manager_needs_a_connection() -> None:
+def test_a_channel_needs_a_connection_unless_its_producer_is_on_the_same_task_manager() -> None:
+    """A client is on none."""
     spec = channel_spec(CHANNEL, "tm-1")
 
-    assert spec.connection == ConnectionID("127.0.0.1", 4711)
+    assert spec.connection == channel_spec(CHANNEL, None).connection == ConnectionID("127.0.0.1", 4711)
     assert (spec.partition_id.partition, spec.partition_id.producer, spec.subpartition) == (bytes(20), bytes(40), 3)
-
-
-def test_a_channel_of_the_same_task_manager_needs_none() -> None:
     assert channel_spec(CHANNEL, "tm-2").connection is None
 
 
-def test_a_client_always_needs_a_connection() -> None:
-    assert channel_spec(CHANNEL, None).connection is not None
-
-
 async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnvironment, loop: EventLoopThread) -> None:
-    gate = InputGateDescriptor("ef" * 16, [CHANNEL])
-
-    task = create(descriptor([partition(1, 2), partition(2, 1)], [gate]), network, loop)
+    task = create(descriptor([partition(1, 2), partition(2, 1)], [gate_of(CHANNEL)]), network, loop)
     environment = task.environment
     task.cancel()
 
-    assert (environment.job_name, environment.task_name, environment.subtask, environment.parallelism) == (
-        "job",
-        "t",
-        1,
-        4,
-    )
+    assert (environment.job_name, environment.task_name) == ("job", "t")
+    assert (environment.subtask, environment.parallelism) == (1, 4)
     assert [output.source_operator for output in environment.outputs] == [0, 0]
     assert [output.partitioner for output in environment.outputs] == [Rebalance(), Rebalance()]
     assert [output.buffer_timeout_ms for output in environment.outputs] == [100, 100]
@@ -160,37 +148,43 @@ async def test_partitions_are_made_before_gates(
 
     monkeypatch.setattr(network, "create_result_partition", note("partition", create_partition))
     monkeypatch.setattr(network, "create_input_gate", note("gate", create_gate))
-    gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL])]
-
-    create(descriptor([partition(1, 2), partition(2, 1)], gates), network, loop).cancel()
+    create(descriptor([partition(1, 2), partition(2, 1)], [gate_of(CHANNEL)] * 2), network, loop).cancel()
 
     assert made == ["partition", "partition", "gate", "gate"]
 
 
-async def test_a_task_that_is_too_big_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
-    """The first partition was made before the second one failed."""
-    with pytest.raises(InsufficientNetworkBuffersError, match=r"t \(2/4\)"):
-        create(descriptor([partition(1, 2), partition(2, NUM_SEGMENTS)]), network, loop)
-
-    assert len(network.partition_manager) == 0
-    assert network.buffer_pool.num_available == NUM_SEGMENTS
-
-
-async def test_a_gate_that_is_too_big_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
-    gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL] * NUM_SEGMENTS)]
-
-    with pytest.raises(InsufficientNetworkBuffersError):
-        create(descriptor([partition(1, 1)], gates), network, loop)
-
-    assert len(network.partition_manager) == 0
-    assert network.buffer_pool.num_available == NUM_SEGMENTS
-
-
-async def test_a_partitioner_that_cannot_be_loaded_leaves_nothing_behind(
-    network: NetworkEnvironment, loop: EventLoopThread
+@pytest.mark.parametrize(
+    ("described", "error", "message"),
+    [
+        pytest.param(
+            descriptor([partition(1, 2), partition(2, NUM_SEGMENTS)]),
+            InsufficientNetworkBuffersError,
+            r"t \(2/4\)",
+            id="the second partition is too big",
+        ),
+        pytest.param(
+            descriptor([partition(1, 1)], [gate_of(CHANNEL), gate_of(*[CHANNEL] * NUM_SEGMENTS)]),
+            InsufficientNetworkBuffersError,
+            r"t \(2/4\)",
+            id="the second gate is too big",
+        ),
+        pytest.param(
+            descriptor([partition(1, 1), partition(2, 1, b"no pickle")]),
+            DeploymentError,
+            "the partitioner of an output of task 't'",
+            id="the second partitioner cannot be loaded",
+        ),
+    ],
+)
+async def test_a_task_that_cannot_be_made_leaves_nothing_behind(
+    network: NetworkEnvironment,
+    loop: EventLoopThread,
+    described: TaskDeploymentDescriptor,
+    error: type[Exception],
+    message: str,
 ) -> None:
-    with pytest.raises(DeploymentError, match="the partitioner of an output of task 't'"):
-        create(descriptor([partition(1, 1), partition(2, 1, b"no pickle")]), network, loop)
+    with pytest.raises(error, match=message):
+        create(described, network, loop)
 
     assert len(network.partition_manager) == 0
     assert network.buffer_pool.num_available == NUM_SEGMENTS
@@ -267,19 +261,6 @@ async def test_a_timer_that_has_ended_lets_go_of_its_callback(loop: EventLoopThr
         assert reference() is None
     finally:
         gc.enable()
-
-
-async def test_the_timers_of_checkpoints_can_be_cancelled(loop: EventLoopThread) -> None:
-    fired: list[str] = []
-    later = asyncio.Event()
-
-    LoopTimer(loop, 0.001, lambda: fired.append("cancelled")).cancel()
-    LoopTimer(loop, 0.002, lambda: fired.append("first"))
-    LoopTimer(loop, 0.02, later.set)
-    async with asyncio.timeout(PATIENCE_S):
-        await later.wait()
-
-    assert fired == ["first"]
 
 
 async def test_cancelling_after_the_loop_was_closed_is_no_error() -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -88,6 +90,31 @@ class Cluster:
         await self._executor.start(self.rpc(secret))
         return self._executor
 
+    async def registered(self, config: TaskExecutorConfig = CONFIG) -> TaskExecutor:
+        """Start a JobManager, and the TaskManager, which registers there."""
+        await self.start_job_manager()
+        executor = await self.start_executor(config)
+        await until_registered(executor)
+        return executor
+
+    async def submit(self, function: Callable[[Any], Any]) -> str:
+        """Submit a job of one task that calls the function once, and whose results nobody reads; return its id."""
+        job = to_message(mapped([1], function)[0])
+        await self.api.submit(msgspec.structs.replace(job, edges=[]))
+        return job.job_id
+
+    async def submit_held(self, name: str) -> str:
+        """Submit a job whose function has been called, and waits for ``name`` to be released; return its id."""
+        job_id = await self.submit(lambda value: hold(name, value))
+        await asyncio.to_thread(reached[name].wait, PATIENCE_S)
+        assert reached[name].is_set()
+        return job_id
+
+    async def end_of(self, job_id: str) -> dict[str, Any]:
+        document = await self.api.wait_terminal(job_id, PATIENCE_S)
+        assert document is not None
+        return document
+
     def rpc(self, secret: bytes = SECRET) -> RpcClient:
         self._rpc.append(RpcClient(*self.address, secret))
         return self._rpc[-1]
@@ -115,7 +142,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     loop.close()
 
 
-async def registered(executor: TaskExecutor) -> None:
+async def until_registered(executor: TaskExecutor) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await executor.is_registered.wait()
 
@@ -125,26 +152,13 @@ async def until_reached(name: str) -> None:
     assert reached[name].is_set()
 
 
-async def test_a_task_manager_tells_the_job_manager_who_it_is(cluster: Cluster) -> None:
-    await cluster.start_job_manager()
-
-    executor = await cluster.start_executor()
-    await registered(executor)
-
-    (document,) = await cluster.api.list_task_managers()
-    assert document["id"] == "tm-1"
-    assert "tm-1" in repr(executor)
-
-
-async def test_it_tells_the_address_at_which_peers_shall_dial_it(cluster: Cluster) -> None:
+async def test_a_task_manager_tells_who_it_is_and_the_address_at_which_peers_shall_dial_it(cluster: Cluster) -> None:
     """The entrance of a tunnel is such an address."""
-    await cluster.start_job_manager()
-
-    executor = await cluster.start_executor(replace(CONFIG, advertised=("127.0.0.1", 6121)))
-    await registered(executor)
+    executor = await cluster.registered(replace(CONFIG, advertised=("127.0.0.1", 6121)))
 
     (document,) = await cluster.api.list_task_managers()
-    assert document["path"] == "127.0.0.1:6121"
+    assert (document["id"], document["path"]) == ("tm-1", "127.0.0.1:6121")
+    assert "tm-1" in repr(executor)
 
 
 async def test_it_waits_for_a_job_manager_that_is_not_there_yet(cluster: Cluster) -> None:
@@ -156,25 +170,18 @@ async def test_it_waits_for_a_job_manager_that_is_not_there_yet(cluster: Cluster
 
     await cluster.start_job_manager()
 
-    await registered(executor)
+    await until_registered(executor)
 
 
 async def test_it_runs_what_it_is_told_to_and_says_when_it_is_busy(cluster: Cluster) -> None:
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
-    job = to_message(mapped([1, 2], lambda value: hold("map", value))[0])
-    job = type(job)(job.job_id, job.name, job.vertices, [])  # nobody reads the results
-
-    await cluster.api.submit(job)
-    await until_reached("map")
+    executor = await cluster.registered()
+    job_id = await cluster.submit_held("map")
     (attempt,) = executor.heartbeat().tasks
     released["map"].set()
-    document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)
+    document = await cluster.end_of(job_id)
 
-    assert document is not None
     assert document["state"] == "FINISHED"
-    assert attempt[:16].hex() == job.job_id
+    assert attempt[:16].hex() == job_id
     assert executor.heartbeat().tasks == {}
     assert cluster.hooks.calls == ["busy", "idle"]
 
@@ -199,13 +206,10 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
     await cluster.start_job_manager()
     policy = LatencyPolicy(follows_load=follows_load, busy_poll_us=busy_poll_us)
     executor = await cluster.start_executor(replace(CONFIG, latency=policy))
-    await registered(executor)
-    job = to_message(mapped([1, 2], lambda value: hold("map", value))[0])
-    job = type(job)(job.job_id, job.name, job.vertices, [])  # nobody reads the results
+    await until_registered(executor)
     hooks, poller = cluster.hooks, executor.network.busy_poller
 
-    await cluster.api.submit(job)
-    await until_reached("map")
+    await cluster.submit_held("map")
     if follows_load or busy_poll_us:
         async with asyncio.timeout(PATIENCE_S):
             await hooks.is_loaded.wait()
@@ -227,7 +231,7 @@ async def test_it_ends_itself_when_a_function_has_taken_its_data_port(
     monkeypatch.setattr(NetworkEnvironment, "has_lost_port", True)
 
     executor = await cluster.start_executor()
-    await registered(executor)
+    await until_registered(executor)
 
     assert await cluster.hooks.reason() == (
         "its data port is gone: a function has closed or replaced file descriptors that are not its own; jobs that run "
@@ -238,9 +242,7 @@ async def test_it_ends_itself_when_a_function_has_taken_its_data_port(
 
 async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster: Cluster) -> None:
     """The ended tasks would serve nobody, and their slots must be free for the next JobManager."""
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
+    executor = await cluster.registered()
     await cluster.api.submit(to_message(endless_shuffle(lambda value: hold("map", value))))
     await until_reached("map")
     released["map"].set()
@@ -250,7 +252,7 @@ async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster:
         await cluster.hooks.is_idle.wait()
     assert not executor.is_registered.is_set()
     await cluster.start_job_manager()
-    await registered(executor)
+    await until_registered(executor)
 
     assert executor.heartbeat().tasks == {}
     assert len(await cluster.api.list_task_managers()) == 1
@@ -261,12 +263,8 @@ async def test_it_does_not_offer_the_slot_of_a_task_that_does_not_end(
 ) -> None:
     """The next JobManager would give it to a job that then waits for the old one."""
     monkeypatch.setattr("flowlet.tm.task_executor._LOST_SESSION_GRACE_S", 0.0)
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
-    job = to_message(mapped([1], lambda value: hold("late", value))[0])
-    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
-    await until_reached("late")
+    executor = await cluster.registered()
+    await cluster.submit_held("late")
     executor.is_registered.clear()
 
     lost = asyncio.create_task(executor.session_lost("a test"))
@@ -287,9 +285,7 @@ async def test_results_of_a_lost_job_manager_are_released_when_all_tasks_have_en
     results = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(bytes(40)))
     monkeypatch.setattr("flowlet.tm.task_executor.blocking_results", lambda _: [results])
     monkeypatch.setattr(Task, "cancel", lambda _: released["late"].set())  # too late
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
+    executor = await cluster.registered()
     running: list[int] = []
 
     def release(partition_id: ResultPartitionID, cause: BaseException | None) -> None:
@@ -297,9 +293,7 @@ async def test_results_of_a_lost_job_manager_are_released_when_all_tasks_have_en
             running.append(len(executor.heartbeat().tasks))
 
     monkeypatch.setattr(executor.network.partition_manager, "release", release)
-    job = to_message(mapped([1], lambda value: hold("late", value))[0])
-    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
-    await until_reached("late")
+    await cluster.submit_held("late")
 
     async with asyncio.timeout(PATIENCE_S):
         await executor.session_lost("a test")
@@ -316,51 +310,38 @@ async def test_a_task_whose_thread_died_without_a_word_fails_its_job(
     def raise_error(*_: object) -> None:
         raise RuntimeError("a trace function")
 
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
-    job = to_message(mapped([1], abs)[0])
+    await cluster.registered()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     threading.settrace(raise_error)
     try:
-        await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
-        document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)  # a heartbeat finds it
+        document = await cluster.end_of(await cluster.submit(abs))  # a heartbeat finds it
     finally:
         threading.settrace(None)
 
-    assert document is not None
     assert "its thread ended without a report" in document["failure"]["message"]
+
+
+def refuse(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 async def test_a_task_whose_thread_cannot_be_started_fails_and_the_task_manager_goes_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process has only so many threads; the tasks that have theirs must not end for one that has none."""
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
-    other = to_message(mapped([1], lambda value: hold("map", value))[0])
-    await cluster.api.submit(type(other)(other.job_id, other.name, other.vertices, []))
-    await until_reached("map")
+    await cluster.registered()
+    other = await cluster.submit_held("map")
 
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    job = to_message(mapped([1], abs)[0])
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
-        document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)
+        document = await cluster.end_of(await cluster.submit(abs))
     released["map"].set()
-    document_of_other = await cluster.api.wait_terminal(other.job_id, PATIENCE_S)
 
-    assert document is not None
     assert document["failure"]["message"].startswith("its thread cannot be started (can't start new thread); ")
     assert document["failure"]["message"].endswith(
         "raise the limit of processes (ulimit -u, or the container's), or offer fewer slots"
     )
-    assert document_of_other is not None
-    assert document_of_other["state"] == "FINISHED"
+    assert (await cluster.end_of(other))["state"] == "FINISHED"
     assert not cluster.hooks.failure.done()
 
 
@@ -371,22 +352,15 @@ async def test_results_are_released_here_where_no_thread_can_be_started(
     results = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(bytes(40)))
     monkeypatch.setattr("flowlet.tm.task_executor.blocking_results", lambda _: [results])
     monkeypatch.setattr("flowlet.tm.task_executor._LARGE_RESULTS_BYTES", 0)
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
+    executor = await cluster.registered()
     on: list[str] = []
 
     def release(partition_id: ResultPartitionID, cause: BaseException | None) -> None:
         if partition_id == results:
             on.append(threading.current_thread().name)
 
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(executor.network.partition_manager, "release", release)
-    job = to_message(mapped([1], lambda value: hold("late", value))[0])
-    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
-    await until_reached("late")
+    await cluster.submit_held("late")
     [attempt] = executor.heartbeat().tasks
     released["late"].set()
     async with asyncio.timeout(PATIENCE_S):
@@ -405,9 +379,7 @@ async def test_the_files_of_jobs_are_removed_on_another_thread(
     """A large folder takes seconds, in which the loop would stand still."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(JobFileCache, "close", lambda _: threads.append(threading.current_thread()))
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
+    executor = await cluster.registered()
 
     await executor.stop(PATIENCE_S)
 
@@ -415,17 +387,15 @@ async def test_the_files_of_jobs_are_removed_on_another_thread(
 
 
 async def test_it_says_why_it_ends_and_its_jobs_get_that_as_their_cause(cluster: Cluster) -> None:
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
+    executor = await cluster.registered()
     job_graph, edge_id = word_count()
     await cluster.api.submit(to_message(job_graph))
-    await cluster.api.wait_channels(job_graph.job_id, edge_id)
+    channels = (await cluster.api.wait_channels(job_graph.job_id, edge_id)).channels
 
+    assert [channel.tm_id for channel in channels] == ["tm-1", "tm-1"], "both subtasks have found a slot"
     executor.announce_end("it got SIGTERM")
-    document = await cluster.api.wait_terminal(job_graph.job_id, PATIENCE_S)
+    document = await cluster.end_of(job_graph.job_id)
 
-    assert document is not None
     assert document["failure"]["message"].endswith("was lost: it got SIGTERM")
 
 
@@ -472,12 +442,8 @@ async def test_cancelling_an_unknown_attempt_does_nothing(cluster: Cluster) -> N
 
 
 async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: Cluster) -> None:
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
-    job = to_message(mapped([1], lambda value: hold("map", value))[0])
-    await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
-    await until_reached("map")
+    executor = await cluster.registered()
+    await cluster.submit_held("map")
 
     (stuck,) = await executor.stop(0.01)
     description = stuck.describe_stuck()
@@ -487,20 +453,3 @@ async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: C
 
     assert stuck.name == "mapped (1/1)"
     assert "in hold" in description
-
-
-async def test_a_job_runs_on_it_from_end_to_end(cluster: Cluster) -> None:
-    """Both subtasks of the sum find room in two slots; no client collects, so the job waits and is cancelled."""
-    await cluster.start_job_manager()
-    executor = await cluster.start_executor()
-    await registered(executor)
-    job_graph, edge_id = word_count()
-
-    await cluster.api.submit(to_message(job_graph))
-    channels = (await cluster.api.wait_channels(job_graph.job_id, edge_id)).channels
-    await cluster.api.cancel(job_graph.job_id)
-    document = await cluster.api.wait_terminal(job_graph.job_id, PATIENCE_S)
-
-    assert [channel.tm_id for channel in channels] == ["tm-1", "tm-1"]
-    assert document is not None
-    assert document["state"] == "CANCELED"

@@ -1,6 +1,10 @@
-"""The measures of a TaskManager for quick records, by the policy that it was asked for."""
+"""The measures of a TaskManager for quick records: what its policy asks for, requests to the kernel, a busy thread."""
 
+import hashlib
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,23 +12,12 @@ from typing import Any
 
 import pytest
 
-from flowlet.errors import ConfigError
 from flowlet.tm import command, taskmanager_process
 from flowlet.tm.latency import latency_policy
-from flowlet.tm.latency.latency_policy import (
-    CROWDED_SWITCH_INTERVAL_MS as LONG,
-)
-from flowlet.tm.latency.latency_policy import (
-    DEFAULT_SWITCH_INTERVAL_MS as SHORT,
-)
-from flowlet.tm.latency.latency_policy import (
-    LATENCY_BUSY_POLL_US,
-    LATENCY_SWITCH_INTERVAL_MS,
-    STARVED_SWITCH_INTERVAL_MS,
-    LatencyPolicy,
-    TaskDriver,
-    TaskLoad,
-)
+from flowlet.tm.latency.latency_policy import CROWDED_SWITCH_INTERVAL_MS as LONG
+from flowlet.tm.latency.latency_policy import DEFAULT_SWITCH_INTERVAL_MS as SHORT
+from flowlet.tm.latency.latency_policy import KeepAwake, LatencyPolicy, TaskDriver, TaskLoad
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +35,8 @@ def test_latency_is_everything_at_once() -> None:
     assert LatencyPolicy.of(latency_mode=True) == LatencyPolicy(
         keeps_awake=True,
         runs_light_tasks=True,
-        busy_poll_us=LATENCY_BUSY_POLL_US,
-        switch_interval_ms=LATENCY_SWITCH_INTERVAL_MS,
+        busy_poll_us=latency_policy.LATENCY_BUSY_POLL_US,
+        switch_interval_ms=latency_policy.LATENCY_SWITCH_INTERVAL_MS,
         has_quick_wakeups=True,
         lowers_busy_tasks=True,
     )
@@ -65,7 +58,7 @@ def test_what_the_user_asked_for_counts_more_than_the_goal() -> None:
         (LatencyPolicy.of(), SHORT),
         (LatencyPolicy.of(task_driver=TaskDriver.LOOP), SHORT),
         (LatencyPolicy.of(switch_interval_ms=3.0), 3.0),
-        (LatencyPolicy.of(latency_mode=True), LATENCY_SWITCH_INTERVAL_MS),
+        (LatencyPolicy.of(latency_mode=True), latency_policy.LATENCY_SWITCH_INTERVAL_MS),
     ],
 )
 def test_the_interval_is_set_when_the_process_begins_and_grows_when_the_loop_starves(
@@ -82,7 +75,7 @@ def test_the_interval_is_set_when_the_process_begins_and_grows_when_the_loop_sta
     found.follow(TaskLoad(is_starved=True))
 
     assert begun_s * 1000 == pytest.approx(expected_ms)
-    assert sys.getswitchinterval() * 1000 == pytest.approx(STARVED_SWITCH_INTERVAL_MS)
+    assert sys.getswitchinterval() * 1000 == pytest.approx(latency_policy.STARVED_SWITCH_INTERVAL_MS)
     assert policy.busy_tasks() is not None, "whoever looks at the tasks sees that the loop is late"
 
 
@@ -98,11 +91,6 @@ def test_a_users_own_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert asked == []
     assert policy.busy_tasks() is None
-
-
-def test_an_interval_out_of_bounds_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--switch-interval-ms is 0"):
-        LatencyPolicy.of(switch_interval_ms=0).begin()
 
 
 @pytest.mark.parametrize(
@@ -122,16 +110,95 @@ def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them
     monkeypatch.setattr(taskmanager_process, "configure_logging", lambda *_: None)  # these are for the whole process
     monkeypatch.setattr(latency_policy, "ask_for_quick_wakeups", lambda: None)
     monkeypatch.setattr(latency_policy, "KeepAwake", nullcontext)
-    before = sys.getswitchinterval()
     secret_file = tmp_path / "secret"
-    try:
-        assert command.run_command(["--jobmanager", "127.0.0.1:1", "--secret-file", str(secret_file), *arguments]) == 0
-        [process] = started
-        idle_s = sys.getswitchinterval()
-        process._loaded(TaskLoad(is_crowded=True, num_working=2))
-        crowded_s = sys.getswitchinterval()
-    finally:
-        sys.setswitchinterval(before)
+    assert command.run_command(["--jobmanager", "127.0.0.1:1", "--secret-file", str(secret_file), *arguments]) == 0
+    [process] = started
+    idle_s = sys.getswitchinterval()
+    process._loaded(TaskLoad(is_crowded=True, num_working=2))
+    crowded_s = sys.getswitchinterval()
 
     assert process.config.latency.follows_load is follows
     assert crowded_s == pytest.approx(LONG / 1000 if follows else idle_s)
+
+
+_PROGRAM = """
+import threading
+from pathlib import Path
+from flowlet.tm.latency.latency_policy import ask_for_quick_wakeups
+
+missing = ask_for_quick_wakeups()
+slacks = []
+
+def look():
+    slacks.append(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text().strip())
+
+look()
+thread = threading.Thread(target=look)
+thread.start()
+thread.join()
+print(len([each for each in missing if each.startswith("exact")]), *slacks)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel has no timer slack")
+def test_this_thread_and_those_that_it_starts_have_exact_timers() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.split() == ["0", "1", "1"]
+
+
+def test_what_the_kernel_does_not_offer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No request fails; the process runs as it would without it."""
+    monkeypatch.setattr(latency_policy, "_SYSCALLS", {})
+    monkeypatch.setattr(latency_policy, "_SLACK_FILE", tmp_path / "nowhere" / "timerslack_ns")
+
+    missing = latency_policy.ask_for_quick_wakeups()
+
+    assert [each.partition(":")[0] for each in missing] == ["short time slices", "exact timers"]
+
+
+def test_it_is_busy_in_the_lowest_class_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[int, str]] = []
+    has_worked_twice = threading.Event()
+
+    def work(*_: object) -> None:
+        found.append((os.sched_getscheduler(threading.get_native_id()), threading.current_thread().name))
+        if len(found) >= 2:
+            has_worked_twice.set()
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", work)
+    before = os.sched_getscheduler(0)
+
+    with KeepAwake() as keeper:
+        assert has_worked_twice.wait(PATIENCE_S)
+        assert repr(keeper) == "<KeepAwake on>"
+
+    for thread in threading.enumerate():
+        # In the lowest class it may get no time for a while, and the block does not wait for ever.
+        if thread.name == "keep awake":
+            thread.join(PATIENCE_S)
+    assert repr(keeper) == "<KeepAwake off>"
+    assert set(found) == {(os.SCHED_IDLE, "keep awake")}
+    assert os.sched_getscheduler(0) == before
+
+
+def test_it_rests_while_something_else_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper ends the round that it is in, and begins another one only when it may."""
+    rounds = threading.Semaphore(0)
+    may_end = threading.Semaphore(0)
+
+    def work(*_: object) -> None:
+        rounds.release()
+        may_end.acquire()
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", work)
+    with KeepAwake() as keeper:
+        assert rounds.acquire(timeout=20)
+        keeper.rest(is_crowded=True)
+        may_end.release()
+        assert not rounds.acquire(timeout=0.05)
+
+        keeper.rest(is_crowded=False)
+        assert rounds.acquire(timeout=20)
+        may_end.release(10)
+        monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *_: None)
