@@ -73,24 +73,18 @@ def test_a_dictionary_is_decoded_where_plain_values_are_declared() -> None:
         array_of_column(ArrowColumn(array), pa.field("k", pa.int64()))
 
 
+def tuples_of(values: list[Any], schema: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of records that became columns of a schema."""
+    return [tuple(row) for row in columns_of_records(values, schema).to_list()]
+
+
 def test_records_of_every_kind_become_rows_of_the_schema() -> None:
     records = [Row(n=1, s="a"), (2, None), [3, "c"], {"s": "d", "n": 4}]
+    instant = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
-    assert [tuple(row) for row in columns_of_records(records, SCHEMA).to_list()] == [
-        (1, "a"),
-        (2, None),
-        (3, "c"),
-        (4, "d"),
-    ]
-    assert [tuple(row) for row in columns_of_records([5, None], pa.schema([("n", pa.int64())])).to_list()] == [
-        (5,),
-        (None,),
-    ]
-    instants, times = (
-        [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)],
-        pa.schema([("t", pa.timestamp("us", "UTC"))]),
-    )
-    assert [tuple(row) for row in columns_of_records(instants, times).to_list()] == [(instants[0],)]
+    assert tuples_of(records, SCHEMA) == [(1, "a"), (2, None), (3, "c"), (4, "d")]
+    assert tuples_of([5, None], pa.schema([("n", pa.int64())])) == [(5,), (None,)]
+    assert tuples_of([instant], pa.schema([("t", pa.timestamp("us", "UTC"))])) == [(instant,)]
 
 
 @pytest.mark.parametrize(
@@ -221,19 +215,11 @@ PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32())])
 
 
 def test_nested_rows_count_by_name_and_other_names_are_refused() -> None:
-    records = [(Row(zip=1, city="a"),), (None,), (("b", 2),)]
+    row, place = Row(zip=1, city="a"), {"city": "a", "zip": 1}
 
-    assert columns_of_records(records, pa.schema([("x", PLACE)])).fields[0].to_list() == [
-        {"city": "a", "zip": 1},
-        None,
-        {"city": "b", "zip": 2},
-    ]
-    assert columns_of_records([([Row(zip=1, city="a")],), (None,)], pa.schema([("x", pa.list_(PLACE))])).fields[
-        0
-    ].to_list() == [
-        [{"city": "a", "zip": 1}],
-        None,
-    ]
+    places = [(place,), (None,), ({"city": "b", "zip": 2},)]
+    assert tuples_of([(row,), (None,), (("b", 2),)], pa.schema([("x", PLACE)])) == places
+    assert tuples_of([([row],), (None,)], pa.schema([("x", pa.list_(PLACE))])) == [([place],), (None,)]
     for wrong, message in (
         (Row(zip=1), "without the field 'city'"),
         (("a", 1.5), "'zip' is declared as int32: got a float"),
@@ -261,17 +247,13 @@ def test_what_pyarrow_would_cut_off_is_refused(value: Any, kind: Any, message: s
 def test_infinity_and_nan_are_floats_of_32_bits() -> None:
     values = [float("inf"), -float("inf"), None, 3.4028234663852886e38]
 
-    assert (
-        columns_of_records([(each,) for each in values], pa.schema([("x", pa.float32())])).fields[0].to_list() == values
-    )
+    assert tuples_of(values, pa.schema([("x", pa.float32())])) == [(each,) for each in values]
 
 
 def test_rows_and_columns_count_by_name_and_other_names_are_refused() -> None:
     columns = Columns(1, (ConstantColumn("a", 1), ConstantColumn(1, 1)), Shape.ROW, ("s", "n"))
 
-    assert [tuple(row) for row in columns_of_records([Row(1, "a"), Row(s="a", n=1)], SCHEMA).to_list()] == [
-        (1, "a")
-    ] * 2
+    assert tuples_of([Row(1, "a"), Row(s="a", n=1)], SCHEMA) == [(1, "a")] * 2
     assert batch_of_records(columns, SCHEMA).to_pylist() == [{"n": 1, "s": "a"}]
     with pytest.raises(TypeError, match="a row without the field 's', its fields are 'n', 't'"):
         columns_of_records([Row(n=1, t="a")], SCHEMA)

@@ -162,12 +162,11 @@ class TestColumns:
         assert table.slice(1, 2).to_list() == [Row(id=2, name="b")]
 
     def test_tuples_and_scalars(self) -> None:
-        assert Columns(2, (ConstantColumn(1, 2), ListColumn(["a", None])), Shape.TUPLE).to_list() == [
-            (1, "a"),
-            (1, None),
-        ]
-        assert Columns(2, (ListColumn(["a", None]),), Shape.TUPLE).to_list() == [("a",), (None,)]
-        assert Columns(2, (ListColumn(["a", None]),), Shape.SCALAR).to_list() == ["a", None]
+        texts = ListColumn(["a", None])
+
+        assert Columns(2, (ConstantColumn(1, 2), texts), Shape.TUPLE).to_list() == [(1, "a"), (1, None)]
+        assert Columns(2, (texts,), Shape.TUPLE).to_list() == [("a",), (None,)]
+        assert Columns(2, (texts,), Shape.SCALAR).to_list() == ["a", None]
 
     @pytest.mark.parametrize(
         "table",
@@ -188,11 +187,8 @@ class TestColumns:
     def test_parts_have_their_key_where_the_whole_has_it(self) -> None:
         table = Columns(3, (ConstantColumn(1, 3), coded(["b", "a", "b"])), Shape.TUPLE, key_position=1)
 
-        assert [part.key_position for part in (table.slice(0, 2), table.take(np.array([2])), table.narrowed())] == [
-            1,
-            1,
-            1,
-        ]
+        parts = (table.slice(0, 2), table.take(np.array([2])), table.narrowed())
+        assert [part.key_position for part in parts] == [1, 1, 1]
 
     @pytest.mark.parametrize(
         ("num_rows", "fields", "shape", "names"),
@@ -265,3 +261,32 @@ class TestInspection:
         types = [column_of(values) for values in (["a", "b"], [2**70, 1], ["a", 1])]
 
         assert [column.value_type for column in types if isinstance(column, ListColumn)] == [str, int, None]
+
+
+def test_codes_stand_for_their_names_however_the_names_came() -> None:
+    table = NameTable(["a"])
+
+    found = []
+    for names in (["b", ("tuple", 1)], [], [None, ["list"]], [f"n{number}" for number in range(40)]):
+        table.names += names
+        found.append(table.values_of(np.arange(len(table), dtype=np.uint32)))
+
+    assert found == [table.names[:3], table.names[:3], table.names[:5], table.names]
+    assert found[-1][4] is table.names[4]
+
+
+def test_names_that_come_one_by_one_are_not_copied_each_time() -> None:
+    """A copy of all names per chunk cost more than everything else with a million keys and a few new ones in each
+    chunk.
+    """
+    table = NameTable()
+    arrays = set()
+
+    kept = []
+    for number in range(5_000):
+        table.names.append(number)
+        assert table.values_of(np.array([number, 0], np.uint32)) == [number, 0]
+        kept.append(table._objects[0])  # so that no two have one address
+        arrays.add(id(kept[-1]))
+
+    assert len(arrays) <= 14

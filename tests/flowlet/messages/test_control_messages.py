@@ -1,4 +1,4 @@
-"""Each control message has its row: one side can send it, and the other side has a handler for it."""
+"""Each control message has a sender and a handler; the states of attempts and jobs follow each other as in tables."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from flowlet.common.job_status import JobStatus
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages.control_messages import (
     AddSplits,
@@ -18,6 +19,7 @@ from flowlet.messages.control_messages import (
     kinds_of,
     union_of,
 )
+from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.tm.task import Task
 
@@ -57,3 +59,44 @@ def test_a_message_names_its_attempt_first() -> None:
     kinds: list[type[Any]] = [*kinds_of(ToTask), *kinds_of(FromTask)]
 
     assert {kind.__struct_fields__[0] for kind in kinds} == {"attempt"}
+
+
+TERMINAL = {ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED}
+
+
+@pytest.mark.parametrize("state", ExecutionState)
+def test_is_terminal_is_exactly_finished_canceled_failed(state: ExecutionState) -> None:
+    assert state.is_terminal == (state in TERMINAL)
+
+
+@pytest.mark.parametrize("state", ExecutionState)
+def test_a_task_manager_has_what_is_deployed_and_not_over(state: ExecutionState) -> None:
+    assert state.is_deployed == (state not in TERMINAL | {ExecutionState.CREATED, ExecutionState.SCHEDULED})
+
+
+@pytest.mark.parametrize("state", [state for state in ExecutionState if state not in TERMINAL])
+def test_every_live_state_can_fail_and_be_canceled(state: ExecutionState) -> None:
+    assert {ExecutionState.FAILED, ExecutionState.CANCELED} <= EXECUTION_TRANSITIONS[state]
+
+
+def test_states_only_move_forward() -> None:
+    """No table entry leads back: an attempt cannot run in circles."""
+    order = [*(state for state in ExecutionState if state not in TERMINAL), *TERMINAL]
+
+    for before, afters in EXECUTION_TRANSITIONS.items():
+        assert all(order.index(after) > order.index(before) for after in afters)
+
+
+@pytest.mark.parametrize("status", JOB_TRANSITIONS)
+def test_a_job_status_without_successors_is_globally_terminal(status: JobStatus) -> None:
+    assert status.is_globally_terminal_state() == (not JOB_TRANSITIONS[status])
+
+
+def test_every_job_status_is_reached_from_created() -> None:
+    seen, todo = {JobStatus.CREATED}, [JobStatus.CREATED]
+    while todo:
+        new = JOB_TRANSITIONS[todo.pop()] - seen
+        seen |= new
+        todo += new
+
+    assert seen == set(JOB_TRANSITIONS)

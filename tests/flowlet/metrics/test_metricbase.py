@@ -20,9 +20,13 @@ class ManualNanos:
         return self.now_ns
 
 
-def test_a_metric_is_shown_under_the_names_of_its_groups() -> None:
+@pytest.fixture
+def registry() -> MetricRegistry:
+    return MetricRegistry()
+
+
+def test_a_metric_is_shown_under_the_names_of_its_groups(registry: MetricRegistry) -> None:
     """``extra`` makes a group inside the group, as key and value."""
-    registry = MetricRegistry()
     registry.group.counter("records").inc(3)
     registry.group.add_group("parse").counter("errors").dec()
     registry.group.add_group("host", "a").distribution("bytes").update(7)
@@ -34,8 +38,7 @@ def test_a_metric_is_shown_under_the_names_of_its_groups() -> None:
     ]
 
 
-def test_the_same_name_gives_the_same_metric() -> None:
-    registry = MetricRegistry()
+def test_the_same_name_gives_the_same_metric(registry: MetricRegistry) -> None:
     registry.group.add_group("g").counter("hits").inc()
     registry.group.add_group("g").counter("hits").inc()
 
@@ -43,8 +46,7 @@ def test_the_same_name_gives_the_same_metric() -> None:
     assert len(registry.values()) == 1
 
 
-def test_a_name_belongs_to_one_kind() -> None:
-    registry = MetricRegistry()
+def test_a_name_belongs_to_one_kind(registry: MetricRegistry) -> None:
     registry.group.counter("hits")
 
     with pytest.raises(FlowletError, match="'hits' is taken by a counter"):
@@ -53,8 +55,7 @@ def test_a_name_belongs_to_one_kind() -> None:
         registry.group.gauge("hits", lambda: 1)
 
 
-def test_a_distribution_has_sum_count_and_bounds() -> None:
-    registry = MetricRegistry()
+def test_a_distribution_has_sum_count_and_bounds(registry: MetricRegistry) -> None:
     distribution = registry.group.distribution("sizes")
     empty = registry.values()[0]
     for value in (5, -2, 9):
@@ -82,9 +83,8 @@ def test_a_meter_tells_the_rate_of_its_time_span() -> None:
     assert rates[19] == 2.0
 
 
-def test_a_gauge_shows_what_its_function_returned_at_the_last_sample() -> None:
+def test_a_gauge_shows_what_its_function_returned_at_the_last_sample(registry: MetricRegistry) -> None:
     values: list[object] = [1]
-    registry = MetricRegistry()
     registry.group.gauge("length", lambda: len(values))
     before = registry.values()
     registry.sample()
@@ -121,8 +121,7 @@ def test_samples_are_asked_for_only_where_a_metric_needs_them() -> None:
 @pytest.mark.parametrize(
     ("shown", "expected"), [(2**70, float(2**70)), (10**400, None), (True, True), ("text", "text"), ([1], "[1]")]
 )
-def test_a_message_can_hold_every_value(shown: object, expected: object) -> None:
-    registry = MetricRegistry()
+def test_a_message_can_hold_every_value(shown: object, expected: object, registry: MetricRegistry) -> None:
     registry.group.gauge("g", lambda: shown)
     registry.sample()
 
@@ -138,8 +137,7 @@ class OtherInt(int):
     __hash__ = int.__hash__
 
 
-def test_a_whole_number_of_another_class_is_shown_as_a_plain_one() -> None:
-    registry = MetricRegistry()
+def test_a_whole_number_of_another_class_is_shown_as_a_plain_one(registry: MetricRegistry) -> None:
     registry.group.counter("c").inc(OtherInt(3))
     registry.group.meter("m").mark_event(OtherInt(4))
     registry.group.distribution("d").update(OtherInt(5))
@@ -161,8 +159,7 @@ def test_a_message_can_hold_the_rate_of_a_meter_that_counted_numbers_of_numpy() 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(registry.values()[0].rate)) == 4.0
 
 
-def test_metrics_over_the_limit_work_and_are_not_shown() -> None:
-    registry = MetricRegistry()
+def test_metrics_over_the_limit_work_and_are_not_shown(registry: MetricRegistry) -> None:
     counters = [registry.group.counter(f"of record {number}") for number in range(MAX_METRICS + 2)]
     counters[-1].inc()
 
@@ -177,9 +174,8 @@ def test_a_name_is_a_text_of_bounded_length(name: object) -> None:
         MetricRegistry().group.counter(name)  # type: ignore[arg-type]  # that is the point
 
 
-def test_small_numbers_of_numpy_do_not_wrap_around() -> None:
+def test_small_numbers_of_numpy_do_not_wrap_around(registry: MetricRegistry) -> None:
     """A function may count the values of an array, whose sums have eight bits."""
-    registry = MetricRegistry()
     group = registry.group
     counter, meter, distribution = group.counter("c"), group.meter("m"), group.distribution("d")
 

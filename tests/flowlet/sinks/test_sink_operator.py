@@ -42,9 +42,17 @@ def opened(
     return harness
 
 
-def killed(harness: OneInputOperatorHarness) -> None:
-    """End an attempt that has failed: only ``close`` is called."""
-    harness.close()
+def killed_behind_a_checkpoint(*chunks: str, is_notified: bool = False) -> OperatorSnapshot:
+    """Return the snapshot of an attempt that took the first chunk before a checkpoint, and failed behind it."""
+    harness = opened()
+    harness.process_chunk(chunks[0])
+    complete = harness.snapshot(1)
+    if is_notified:
+        harness.notify_checkpoint_complete(1)
+    for each in chunks[1:]:
+        harness.process_chunk(each)
+    harness.close()  # nothing else is called
+    return complete
 
 
 def test_records_count_when_their_checkpoint_is_complete(ledger: Ledger) -> None:
@@ -90,58 +98,36 @@ def test_what_no_checkpoint_holds_never_counts(ledger: Ledger) -> None:
     assert ledger.records == []
 
 
-def test_a_kill_between_prepare_and_commit_costs_nothing(ledger: Ledger) -> None:
-    first = opened()
-    first.process_chunk("ab")
-    complete = first.snapshot(1)
-    first.process_chunk("c")  # read again after the restart
-    killed(first)
+@pytest.mark.parametrize(
+    ("is_notified", "num_kills"),
+    [
+        pytest.param(False, 1, id="between prepare and commit"),
+        pytest.param(True, 1, id="between commit and notify"),
+        pytest.param(False, 2, id="twice in a row"),
+    ],
+)
+def test_a_kill_behind_a_checkpoint_costs_nothing_and_repeats_nothing(
+    ledger: Ledger, is_notified: bool, num_kills: int
+) -> None:
+    """The restart commits again what was committed, and the ledger has it once; records behind the checkpoint are read
+    again.
+    """
+    complete = killed_behind_a_checkpoint("ab", "c", is_notified=is_notified)
+    for attempt in range(1, num_kills):
+        opened(complete, attempt=attempt).close()
 
-    with opened(complete, attempt=1) as second:
+    with opened(complete, attempt=num_kills) as last:
         assert ledger.records == ["a", "b"]
-        second.process_chunk("c")
-        second.snapshot(2)
-        second.notify_checkpoint_complete(2)
-
-    assert ledger.records == ["a", "b", "c"]
-
-
-def test_a_kill_between_commit_and_notify_repeats_the_commit(ledger: Ledger) -> None:
-    """The commit has happened without a notification: the restart commits again, and the ledger has it once."""
-    first = opened()
-    first.process_chunk("ab")
-    complete = first.snapshot(1)
-    first.notify_checkpoint_complete(1)
-    killed(first)
-
-    with opened(complete, attempt=1) as second:
-        second.snapshot(2)
-
-    assert ledger.records == ["a", "b"]
-    assert ledger.calls.count("commit 1") == 2
-
-
-def test_two_kills_in_a_row_cost_nothing_and_repeat_nothing(ledger: Ledger) -> None:
-    first = opened()
-    first.process_chunk("ab")
-    complete = first.snapshot(1)
-    killed(first)
-    second = opened(complete, attempt=1)
-    killed(second)
-
-    with opened(complete, attempt=2) as third:
-        third.process_chunk("c")
-        third.snapshot(2)
-        third.notify_checkpoint_complete(2)
+        assert ledger.calls.count("commit 1") == is_notified + num_kills
+        last.process_chunk("c")
+        last.snapshot(2)
+        last.notify_checkpoint_complete(2)
 
     assert ledger.records == ["a", "b", "c"]
 
 
 def test_a_restored_commit_comes_before_the_writer_and_the_first_record(ledger: Ledger) -> None:
-    first = opened()
-    first.process_chunk("a")
-    complete = first.snapshot(1)
-    killed(first)
+    complete = killed_behind_a_checkpoint("a")
     ledger.calls.clear()
 
     with opened(complete):
@@ -149,10 +135,7 @@ def test_a_restored_commit_comes_before_the_writer_and_the_first_record(ledger: 
 
 
 def test_a_restored_commit_that_is_to_be_tried_later_still_comes_before_the_first_record(ledger: Ledger) -> None:
-    first = opened()
-    first.process_chunk("a")
-    complete = first.snapshot(1)
-    killed(first)
+    complete = killed_behind_a_checkpoint("a")
     ledger.faults = ["retry", "retry"]
 
     with opened(complete) as second:
@@ -181,7 +164,7 @@ def test_what_is_to_be_tried_later_stays_in_checkpoints(ledger: Ledger) -> None:
     first.snapshot(1)
     first.notify_checkpoint_complete(1)
     complete = first.snapshot(2)
-    killed(first)
+    first.close()
 
     with opened(complete):
         assert ledger.records == ["a"]
@@ -206,7 +189,7 @@ def test_a_failed_commit_fails_the_job_and_is_repeated_after_the_restart(ledger:
     complete = first.snapshot(1)
     with pytest.raises(UserFunctionError, match=r"operator 'Sink: Writer' \(subtask 0\)"):
         first.notify_checkpoint_complete(1)
-    killed(first)
+    first.close()
 
     with opened(complete):
         assert ledger.records == ["a"]
@@ -239,7 +222,7 @@ def test_a_committable_is_shown_only_where_the_committer_gave_no_error(
 
     with pytest.raises(FlowletError, match=text):
         harness.operator.notify_checkpoint_complete(1)
-    killed(harness)
+    harness.close()
 
     assert len(shown) == num_shown
 
@@ -300,7 +283,7 @@ def test_a_subtask_that_had_finished_commits_what_its_final_checkpoint_holds(led
     first.end_input()
     first.operator.finish()
     complete = first.snapshot(1)
-    killed(first)
+    first.close()
 
     second = opened(complete, after_finish=True)
 
@@ -334,7 +317,7 @@ def test_another_parallelism_loses_and_repeats_no_committable(ledger: Ledger, be
         harness.snapshot(1)
         harness.process_chunk([f"{subtask}/2"])
         snapshots.append(harness.snapshot(2))
-        killed(harness)
+        harness.close()
 
     for subtask, each in enumerate(dealt_out(snapshots, after, SinkOperator(LedgerSink("x")))):
         opened(each, place=SubtaskPlace(subtask, after, attempt=1, restored_checkpoint_id=2)).close()

@@ -1,6 +1,7 @@
 """Promises of ``printed_text``: the lines that PyFlink prints."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flowlet.common import Row, TypeInformation, Types
 from flowlet.common.values.field_values import float_text
 from flowlet.common.written_values import number_text
 from flowlet.typed.value_conversion import printed_text
+from tests.flowlet.typed import printed_types
 
 
 @pytest.mark.parametrize(
@@ -66,3 +68,13 @@ def test_the_text_of_a_number_is_that_number_again(value: float) -> None:
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_the_text_of_a_short_number_is_that_number_again(value: float) -> None:
     assert np.float32(float_text(value)) == np.float32(value)
+
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_every_type_is_printed_as_pyflink_prints_it(capfd: pytest.CaptureFixture[str]) -> None:
+    printed_types.main("flowlet")
+
+    assert capfd.readouterr().out.splitlines() == (FOLDER / "printed_types.txt").read_text("utf-8").splitlines()

@@ -344,6 +344,11 @@ LONGS = Types.LIST(Types.LONG())
 MAP = Types.MAP(Types.LONG(), Types.LONG())
 
 
+def packed(content: bytes) -> bytes:
+    """Return a column of packed records."""
+    return form.framed(form.Kind.PACKED, content)
+
+
 HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
     (Types.LONG(), 1, form.framed(form.Kind.PICKLE, pickle.dumps([1])), "kind 0, which is no form of Long"),
     (
@@ -352,17 +357,12 @@ HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
         form.framed(form.Kind.PICKLE, pickle.dumps([{doubled(16): 1}])),
         "kind 0, which is no form of MapTypeInfo",
     ),
-    (PAIR, 1, form.framed(form.Kind.PACKED, b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
-    (
-        PAIR,
-        1,
-        form.framed(form.Kind.PACKED, b"\x91\x92\x01\xcf" + b"\xff" * 8),
-        "packed records: Expected `int` <= 9223372036854775807",
-    ),
-    (PAIR, 1, form.framed(form.Kind.PACKED, b"\x91\x93\x01\x01\x01"), "packed records: Expected `array` of length 2"),
-    (PAIR, 15, form.framed(form.Kind.PACKED, b"\xdd\xff\xff\xff\xff"), "packed records that are not 15"),
-    (PAIR, 33, form.framed(form.Kind.PACKED, b"\xdc\x00\x21"), "or more than 32"),
-    (Types.LONG(), 1, form.framed(form.Kind.PACKED, b"\x91\x91\x01"), "kind 16, which is no form of Long"),
+    (PAIR, 1, packed(b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
+    (PAIR, 1, packed(b"\x91\x92\x01\xcf" + b"\xff" * 8), "packed records: Expected `int` <= 9223372036854775807"),
+    (PAIR, 1, packed(b"\x91\x93\x01\x01\x01"), "packed records: Expected `array` of length 2"),
+    (PAIR, 15, packed(b"\xdd\xff\xff\xff\xff"), "packed records that are not 15"),
+    (PAIR, 33, packed(b"\xdc\x00\x21"), "or more than 32"),
+    (Types.LONG(), 1, packed(b"\x91\x91\x01"), "kind 16, which is no form of Long"),
     (
         PAIR,
         1,
@@ -412,12 +412,7 @@ HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
         batch(pa.array([1], pa.int8()), pa.array([1]), pa.array([1]), flags=1),
         "kinds of rows, declared is Tuple",
     ),
-    (
-        Types.ROW([Types.LONG()]),
-        1,
-        batch(pa.array([9], pa.int8()), pa.array([1]), flags=1),
-        "rows of an unknown kind",
-    ),
+    (Types.ROW([Types.LONG()]), 1, batch(pa.array([9], pa.int8()), pa.array([1]), flags=1), "rows of an unknown kind"),
 ]
 
 

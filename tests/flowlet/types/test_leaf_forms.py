@@ -26,10 +26,7 @@ def batch(ids: list[int | None], words: list[str | None]) -> Any:
 
 
 TYPED: list[tuple[TypeInformation, st.SearchStrategy[Any]]] = [
-    (
-        Types.BIG_INT(),
-        st.integers(-(2**200), 2**200) | st.sampled_from([0, 1, -1, 10, 127, 128, -128, -129, 255, 256]),
-    ),
+    (Types.BIG_INT(), st.integers(-(2**200), 2**200) | st.sampled_from([0, 1, -1, 10, 127, 128, -128, -129, 255, 256])),
     (
         Types.BIG_DEC(),
         st.decimals(allow_nan=False, allow_infinity=False).filter(lambda value: value or not value.is_signed())
