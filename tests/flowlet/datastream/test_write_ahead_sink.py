@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.base import CommitRequest, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
-from tests.flowlet.connectors.commit_requests import FakeRequest
 
 WRITTEN: list[Any] = []
 
@@ -35,7 +34,7 @@ def test_rows_go_from_the_writer_to_the_target() -> None:
     writer.write_all([1, 2], SinkWriterContext())
     writer.flush(end_of_input=False)
     committer = sink.create_committer(context)
-    committer.commit([FakeRequest(each) for each in writer.prepare_commit()])
+    committer.commit([CommitRequest(each) for each in writer.prepare_commit()])
     committer.close()
     writer.close()
 

@@ -16,14 +16,8 @@ import pytest
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common import Instant, Row
 from flowlet.common.typeinfo import TypeInformation, Types
-from flowlet.connectors.database.sink import (
-    DatabaseWriter,
-    driver_of,
-    pause_unless_cancelled,
-    row_values_of,
-    writer_of,
-)
-from flowlet.connectors.database.statement import DatabaseStatement
+from flowlet.connectors.database.database_driver import without_password
+from flowlet.connectors.database.sink import DatabaseWriter, driver_of, pause_unless_cancelled, row_values_of, writer_of
 from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
@@ -51,18 +45,24 @@ def sink(url: str, sql: str = INSERT, row: Any = ROW, **options: int) -> JdbcSin
     )
 
 
-def writer(statement: DatabaseStatement, pause: Callable[[float], None]) -> DatabaseWriter:
-    return DatabaseWriter(driver_of(statement), row_values_of(statement), statement.execution, None, pause)
+def no_pause(seconds: float) -> None:
+    raise AssertionError("there is nothing to try again")
+
+
+def writer(
+    to: JdbcSink, pause: Callable[[float], None] = no_pause
+) -> contextlib.AbstractContextManager[DatabaseWriter]:
+    """A writer that is closed behind the block; ``pause`` is called before each further attempt."""
+    statement = to.statement
+    return contextlib.closing(
+        DatabaseWriter(driver_of(statement), row_values_of(statement), statement.execution, None, pause)
+    )
 
 
 def write(kept: DatabaseWriter, *records: Any) -> None:
     """Write records, and wait until the database has them."""
     kept.write_all(records, CONTEXT)
     kept.flush(end_of_input=False)
-
-
-def no_pause(seconds: float) -> None:
-    raise AssertionError("there is nothing to try again")
 
 
 def count(database: Database) -> int:
@@ -133,9 +133,7 @@ def test_rows_tuples_and_names_in_another_order(table: Database) -> None:
 )
 def test_a_record_that_cannot_be_written_is_named(table: Database, record: Any, reason: str) -> None:
     table.execute("INSERT INTO t VALUES (7, 'there')")
-    kept = writer(sink(table.url).statement, no_pause)
-
-    with contextlib.closing(kept), pytest.raises(FlowletError, match=reason):
+    with writer(sink(table.url)) as kept, pytest.raises(FlowletError, match=reason):
         write(kept, *[(number, "fine") for number in range(5)], record, (6, "fine"))
 
     assert count(table) == 1
@@ -146,12 +144,10 @@ def test_numbers_beyond_64_bits_and_dates_in_sqlite(table: Database) -> None:
     table.execute("DROP TABLE t")
     table.execute("CREATE TABLE t (id BIGINT, name TEXT, at, price)")
     row = Types.ROW([Types.LONG(), Types.SQL_DATE(), Types.SQL_TIMESTAMP(), Types.BIG_DEC()])
-    kept = writer(sink(table.url, "INSERT INTO t VALUES (?, ?, ?, ?)", row).statement, no_pause)
+    noon = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001
 
-    with contextlib.closing(kept):
-        kept.write((1, datetime.date(2024, 7, 1), datetime.datetime(2024, 7, 1, 12), decimal.Decimal("1.50")), CONTEXT)  # noqa: DTZ001
-        kept.write((2, datetime.time(12), Instant(5, 1_000_000), True), CONTEXT)
-        kept.flush(end_of_input=True)
+    with writer(sink(table.url, "INSERT INTO t VALUES (?, ?, ?, ?)", row)) as kept:
+        write(kept, (1, noon.date(), noon, decimal.Decimal("1.50")), (2, noon.time(), Instant(5, 1_000_000), True))
         with pytest.raises(
             FlowletError, match=r"field 'f0' of the record .* cannot be written: SQLite has integers of 64 bits"
         ):
@@ -208,18 +204,10 @@ def test_a_value_that_would_come_out_as_another_is_refused(
 def test_sqlite_keeps_what_it_takes(table: Database) -> None:
     table.execute("DROP TABLE t")
     table.execute("CREATE TABLE t (id BIGINT, name DECIMAL(38, 18))")
-    values = [
-        decimal.Decimal("123456789012.345"),
-        decimal.Decimal("-0.000000000001"),
-        float("inf"),
-        2**63 - 1,
-        -(2**63),
-        -1.5,
-        0.1,
-    ]
-    kept = writer(sink(table.url, row=Types.ROW([Types.LONG(), Types.PICKLED_BYTE_ARRAY()])).statement, no_pause)
+    decimals = [decimal.Decimal("123456789012.345"), decimal.Decimal("-0.000000000001")]
+    values = [*decimals, float("inf"), 2**63 - 1, -(2**63), -1.5, 0.1]
 
-    with contextlib.closing(kept):
+    with writer(sink(table.url, row=Types.ROW([Types.LONG(), Types.PICKLED_BYTE_ARRAY()]))) as kept:
         write(kept, *[(0, each) for each in values])
 
     found = [name for _, name in table.execute("SELECT * FROM t")]
@@ -242,14 +230,10 @@ def test_types_of_postgresql(postgres: EmptyPostgres) -> None:
     row = Types.ROW([Types.BIG_DEC(), Types.SQL_TIMESTAMP(), Types.INSTANT(), Types.PRIMITIVE_ARRAY(Types.BYTE()), Types.LIST(Types.INT()),  # noqa: E501
                      Types.DOUBLE(), Types.STRING()])  # fmt: skip
     noon = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001
-    kept = writer(sink(postgres.url, "INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", row).statement, no_pause)
+    record = (decimal.Decimal("1.50"), noon, Instant(5, 1_000_000), b"\0\xff", [1, None], float("inf"), "100 % ?")
 
-    with contextlib.closing(kept):
-        kept.write(
-            (decimal.Decimal("1.50"), noon, Instant(5, 1_000_000), b"\0\xff", [1, None], float("inf"), "100 % ?"),
-            CONTEXT,
-        )
-        kept.flush(end_of_input=True)
+    with writer(sink(postgres.url, "INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", row)) as kept:
+        write(kept, record)
 
     ((a, b, c, d, e, f, g),) = postgres.execute("SELECT * FROM t")
     assert (a, b, bytes(d), e, f, g) == (decimal.Decimal("1.50"), noon, b"\0\xff", [1, None], float("inf"), "100 % ?")
@@ -259,10 +243,8 @@ def test_types_of_postgresql(postgres: EmptyPostgres) -> None:
 @on_postgresql
 def test_a_value_that_only_the_server_refuses_is_named(postgres: EmptyPostgres) -> None:
     postgres.execute("CREATE TABLE t (id SMALLINT, name VARCHAR(5))")
-    kept = writer(sink(postgres.url).statement, no_pause)
-
     with (
-        contextlib.closing(kept),
+        writer(sink(postgres.url)) as kept,
         pytest.raises(FlowletError, match=r"refused the row \(3, 'too long'\): value too long for type"),
     ):
         write(kept, (1, "a"), (2, "b"), (3, "too long"), (4, "c"))
@@ -278,21 +260,17 @@ def test_a_value_that_only_the_server_refuses_is_named(postgres: EmptyPostgres) 
 )
 def test_a_statement_that_can_never_run_fails_before_the_first_record(table: Database, sql: str, reason: str) -> None:
     with pytest.raises(FlowletError, match=reason):
-        writer(sink(table.url, sql).statement, no_pause)
+        writer(sink(table.url, sql))
 
 
 @on_postgresql
 def test_a_connection_that_the_server_ends_is_made_again(postgres: EmptyPostgres) -> None:
     postgres.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
     pauses: list[float] = []
-    kept = writer(sink(postgres.url).statement, pauses.append)
-
-    with contextlib.closing(kept):
-        kept.write((1, "a"), CONTEXT)
-        kept.flush(end_of_input=False)
+    with writer(sink(postgres.url), pauses.append) as kept:
+        write(kept, (1, "a"))
         postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowlet'")
-        kept.write((2, "b"), CONTEXT)
-        kept.flush(end_of_input=False)
+        write(kept, (2, "b"))
 
     assert (count(postgres), pauses) == (2, [1.0])
 
@@ -303,12 +281,9 @@ def test_a_server_that_stays_away_fails_after_the_retries(postgres: EmptyPostgre
     pauses: list[float] = []
     with TcpProxy(server.port) as proxy:
         url = postgres.url.replace(str(server.port), str(proxy.port))
-        kept = writer(sink(url, max_retries=2).statement, pauses.append)
+        connected = writer(sink(url, max_retries=2), pauses.append)
 
-    with (
-        contextlib.closing(kept),
-        pytest.raises(FlowletError, match=r"database postgresql://flowlet@.*; tried 3 times"),
-    ):
+    with connected as kept, pytest.raises(FlowletError, match=r"database postgresql://flowlet@.*; tried 3 times"):
         write(kept, (1, "a"))
 
     assert pauses == [1.0, 2.0]
@@ -324,11 +299,8 @@ def test_a_locked_file_is_tried_again(table: SqliteFile) -> None:
         pauses.append(seconds)
         other.execute("ROLLBACK")
 
-    kept = writer(sink(f"sqlite://{table.path}?timeout=0").statement, pause)
-
-    with contextlib.closing(kept), contextlib.closing(other):
-        kept.write((1, "a"), CONTEXT)
-        kept.flush(end_of_input=False)
+    with writer(sink(f"sqlite://{table.path}?timeout=0"), pause) as kept, contextlib.closing(other):
+        write(kept, (1, "a"))
 
     assert (count(table), pauses) == (1, [1.0])
 
@@ -338,7 +310,7 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path, server: None) -> None:
     with pytest.raises(
         FlowletError, match="unable to open database file; does the folder exist on the machine of this TaskManager"
     ):
-        writer(sink(f"sqlite://{tmp_path}/missing/file.db").statement, no_pause)
+        writer(sink(f"sqlite://{tmp_path}/missing/file.db"))
 
 
 @on_postgresql
@@ -371,9 +343,7 @@ def test_a_password_is_taken_from_the_url_the_options_or_the_environment(
         builder.with_password("s3cret")
     if place == "environment":
         monkeypatch.setenv("PGPASSWORD", "s3cret")
-    kept = writer(JdbcSink.sink(INSERT, ROW, builder.build()).statement, no_pause)
-
-    with contextlib.closing(kept):
+    with writer(JdbcSink.sink(INSERT, ROW, builder.build())) as kept:
         write(kept, (1, "a"))
 
     assert count(postgres) == 1
@@ -384,7 +354,7 @@ def test_a_wrong_password_is_final_and_is_never_shown(guarded: str) -> None:
     wrong = sink(guarded.replace("guarded@", "guarded:wr0ng@"))
 
     with pytest.raises(FlowletError, match='password authentication failed for user "guarded"') as raised:
-        writer(wrong.statement, no_pause)
+        writer(wrong)
 
     assert "wr0ng" not in f"{raised.value!r} {raised.value} {raised.value.__cause__} {wrong!r} {wrong.statement!r}"
 
@@ -408,3 +378,8 @@ def test_a_cancelled_task_does_not_wait_for_the_next_attempt() -> None:
         pause_unless_cancelled(check_cancelled, 5.0, slept.append)
 
     assert slept == [0.1] * 3
+
+
+def test_a_password_is_hidden() -> None:
+    assert without_password("FATAL:\n  password s3cret\tfailed", "s3cret") == "FATAL: password *** failed"
+    assert without_password("nothing to hide", None) == "nothing to hide"

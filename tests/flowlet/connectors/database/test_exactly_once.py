@@ -9,7 +9,7 @@ import pytest
 
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.database.sink import MARKER_TABLE
-from flowlet.datastream.connectors.base import SinkWriterContext
+from flowlet.datastream.connectors.base import CommitRequest, Outcome, SinkWriterContext
 from flowlet.datastream.connectors.jdbc import (
     JdbcConnectionOptions,
     JdbcExactlyOnceSink,
@@ -24,7 +24,6 @@ from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot
 from tests.attack.tcp_proxy import Direction, TcpProxy
 from tests.databases import Database, EmptyPostgres, checksums
-from tests.flowlet.connectors.commit_requests import FakeRequest
 from tests.flowlet.sinks.dealt_out import dealt_out
 from tests.postgres_server import PostgresServer
 
@@ -96,15 +95,18 @@ def test_a_kill_between_prepare_and_commit_loses_nothing(table: Database) -> Non
     assert found(table) == checksums(rows(0, 15))
 
 
-def test_a_kill_between_commit_and_notify_repeats_nothing(table: Database) -> None:
-    """The commit has happened, but nobody was notified: the restart begins with the committed checkpoint."""
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_restarts_and_other_jobs_from_one_checkpoint_write_its_rows_once(table: Database, is_committed: bool) -> None:
+    """The commit may have happened before the kill, but nobody was notified."""
     harness = opened(table.url)
     harness.process_chunk(rows(0, 10))
     snapshot = harness.snapshot(1)
-    harness.notify_checkpoint_complete(1)
+    if is_committed:
+        harness.notify_checkpoint_complete(1)
     harness.close()
 
-    opened(table.url, snapshot, attempt=1).close()
+    for _ in range(2):
+        opened(table.url, snapshot, attempt=is_committed).close()
 
     assert found(table) == checksums(rows(0, 10))
 
@@ -205,19 +207,6 @@ def commit_until_nothing_waits(url: str, shares: Sequence[OperatorSnapshot]) -> 
             return
         assert all("does another subtask fail to commit?" in each for each in failed), failed
     raise AssertionError(f"still waiting: {failed}")
-
-
-def test_another_job_from_the_same_checkpoint_repeats_nothing(table: Database) -> None:
-    """Two jobs begin with the retained checkpoint of a third: its rows are written once."""
-    harness = opened(table.url)
-    harness.process_chunk(rows(0, 10))
-    snapshot = harness.snapshot(1)
-    harness.close()
-
-    for _ in range(2):
-        opened(table.url, snapshot).close()
-
-    assert found(table) == checksums(rows(0, 10))
 
 
 @on_postgresql
@@ -325,11 +314,11 @@ def test_a_writer_that_shares_its_rows_with_other_subtasks_commits_in_order(tabl
     for first in (0, 10):
         writer.write_all(rows(first, first + 5), SinkWriterContext())
         committables += writer.prepare_commit()
-    requests: Sequence[FakeRequest] = [FakeRequest(each) for each in committables]
+    requests = [CommitRequest(each) for each in committables]
     committers = [both.create_committer(context) for _ in range(2)]
 
     committers[1].commit([requests[1]])
-    assert (requests[1].said, found(table)[0]) == ("retry", 0)
+    assert (requests[1].outcome, found(table)[0]) == (Outcome.RETRY, 0)
     committers[0].commit([requests[0]])
     committers[1].commit([requests[1]])
     for each in committers:

@@ -2,12 +2,15 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from flowlet.common.serialization import Encoder
 from flowlet.common.typeinfo import Types
@@ -15,9 +18,19 @@ from flowlet.datastream.connectors.file_system import BucketAssigner, FileSink, 
 from flowlet.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder
 from flowlet.datastream.formats.parquet import ParquetBulkWriters
+from flowlet.sinks.commit_runner import BadRecordError
 
 NEVER_BY_TIME = 10**9
 ROW = Types.ROW_NAMED(["number"], [Types.LONG()])
+
+
+@contextmanager
+def refused(record: Any, reason: str) -> Iterator[None]:
+    """Expect that a writer refuses this record, for this reason."""
+    with pytest.raises(BadRecordError) as caught:
+        yield
+    assert caught.value.record == record
+    assert re.search(reason, str(caught.value.__cause__))
 
 
 @dataclass(frozen=True)

@@ -190,26 +190,15 @@ def part_size(request: pytest.FixtureRequest) -> int:
 
 
 @every_format
-def test_a_kill_between_prepare_and_commit(fmt: Format, part_size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_committed", [False, True], ids=["before its commit", "after its commit"])
+def test_a_kill_behind_a_checkpoint(fmt: Format, part_size: int, is_committed: bool, tmp_path: Path) -> None:
+    """The restart repeats a commit that has happened."""
     job = Killed(fmt, tmp_path, part_size)
     job.write(range(100))
     complete = job.harness.snapshot(1)
+    if is_committed:
+        job.harness.notify_checkpoint_complete(1)
     job.write(range(100, 120))
-
-    job.kill(complete)
-    job.write(range(100, 150))
-
-    assert fingerprint(job.finish()) == fingerprint(range(150))
-    assert hidden(tmp_path) == []
-
-
-@every_format
-def test_a_kill_between_commit_and_notify(fmt: Format, part_size: int, tmp_path: Path) -> None:
-    """The commit has happened; the restart repeats it."""
-    job = Killed(fmt, tmp_path, part_size)
-    job.write(range(100))
-    complete = job.harness.snapshot(1)
-    job.harness.notify_checkpoint_complete(1)
 
     job.kill(complete)
     job.write(range(100, 150))
@@ -281,13 +270,8 @@ def test_another_parallelism(fmt: Format, part_size: int, before: int, after: in
         harness.close()
 
     for subtask, each in enumerate(dealt_out(snapshots, after, SinkOperator(RunningFileSink(fmt.sink(tmp_path))))):
-        ended(
-            opened(
-                fmt.sink(tmp_path, part_size),
-                each,
-                place=SubtaskPlace(subtask, after, attempt=1, restored_checkpoint_id=1),
-            )
-        )
+        place = SubtaskPlace(subtask, after, attempt=1, restored_checkpoint_id=1)
+        ended(opened(fmt.sink(tmp_path, part_size), each, place=place))
 
     assert fingerprint(fmt.visible(tmp_path)) == fingerprint(range(before * 100))
 
@@ -398,14 +382,19 @@ def text_sink(folder: Path, **policy: int) -> Any:
     return builder.with_rolling_policy(RollingPolicy.default_rolling_policy(**policy)).with_bucket_check_interval(10)
 
 
+def written(sink: Any, *chunks: Sequence[str]) -> None:
+    """Write chunks to a sink until its input ends."""
+    harness = opened(sink.build())
+    for each in chunks:
+        harness.process_chunk(each)
+    ended(harness)
+
+
 BASE = BucketAssigner.base_path_bucket_assigner()
 
 
 def test_a_file_rolls_when_it_is_large_enough(tmp_path: Path) -> None:
-    harness = opened(text_sink(tmp_path, part_size=4).with_bucket_assigner(BASE).build())
-    for value in ("aa", "bb", "cc"):
-        harness.process_chunk([value])
-    ended(harness)
+    written(text_sink(tmp_path, part_size=4).with_bucket_assigner(BASE), ["aa"], ["bb"], ["cc"])
 
     assert sorted(each.read_text() for each in tmp_path.iterdir()) == ["aa\nbb\n", "cc\n"]
 
@@ -426,12 +415,8 @@ def test_a_file_rolls_when_it_is_old_or_idle(tmp_path: Path, policy: dict[str, i
 
 def test_files_are_numbered_in_their_bucket(tmp_path: Path) -> None:
     config = OutputFileConfig.builder().with_part_prefix("log").with_part_suffix(".txt").build()
-    harness = opened(
-        text_sink(tmp_path, part_size=1).with_bucket_assigner(BASE).with_output_file_config(config).build()
-    )
-    for value in "abc":
-        harness.process_chunk(value)
-    ended(harness)
+    sink = text_sink(tmp_path, part_size=1).with_bucket_assigner(BASE).with_output_file_config(config)
+    written(sink, "a", "b", "c")
 
     names = sorted(each.name for each in tmp_path.iterdir())
     assert [name[-6:] for name in names] == ["-0.txt", "-1.txt", "-2.txt"]
@@ -469,7 +454,7 @@ def test_a_bucket_assigner_of_the_users_own_gets_each_record(tmp_path: Path) -> 
 
 
 class Outside(BucketAssigner):
-    """Leads out of the base path."""
+    """Leads where the record says."""
 
     def get_bucket_id(self, value: str, context: BucketContext) -> str:
         return value

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from flowlet.datastream.formats.csv import CsvSchema, CsvSchemaBuilder
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder
 from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import BadRecordError
+from tests.flowlet.connectors.files.file_formats import refused
 from tests.pandas_values import NA, NAT
 
 pa.enable_signal_handlers(False)  # pyarrow's; else its reader of CSV opens a pipe that stays open
@@ -47,12 +47,13 @@ def schema() -> CsvSchemaBuilder:
     return CsvSchema.builder().add_string_column("name").add_number_column("age")
 
 
-def test_text_is_a_line_per_record() -> None:
+def test_text_is_a_line_per_record_in_the_charset() -> None:
     assert encoded(Encoder.simple_string_encoder(), ["a", "ü"], [1, None]) == "a\nü\n1\nNone\n".encode()
-
-
-def test_text_is_in_the_charset() -> None:
     assert encoded(Encoder.simple_string_encoder("UTF-16LE"), ["a"], ["b"]).decode("utf-16-le") == "a\nb\n"
+
+
+def test_csv_has_a_header_if_wanted() -> None:
+    assert csv_of(schema().set_use_header().build(), ("a", 1)) == "name,age\na,1\n"
 
 
 def test_json_is_a_line_per_record() -> None:
@@ -92,20 +93,10 @@ def test_csv_quotes_what_needs_it() -> None:
 
 
 def test_csv_has_the_characters_of_its_schema() -> None:
-    made = (
-        schema()
-        .set_column_separator(";")
-        .set_quote_char("'")
-        .set_escape_char("\\")
-        .set_line_separator("\r\n")
-        .set_null_value("-")
-    )
+    made = schema().set_column_separator(";").set_quote_char("'").set_escape_char("\\").set_line_separator("\r\n")
+    made.set_null_value("-")
 
     assert csv_of(made.build(), ("a;b", 1), ("it's", None)) == "'a;b';1\r\nit\\'s;-\r\n"
-
-
-def test_csv_has_a_header_if_wanted() -> None:
-    assert csv_of(schema().set_use_header().build(), ("a", 1)) == "name,age\na,1\n"
 
 
 def test_csv_has_booleans_and_arrays() -> None:
@@ -116,19 +107,15 @@ def test_csv_has_booleans_and_arrays() -> None:
 
 @pytest.mark.parametrize("bad", [("a",), ("a", 1, 2), "ab", None], ids=repr)
 def test_csv_names_a_record_that_is_no_row_of_its_columns(bad: Any) -> None:
-    with pytest.raises(BadRecordError) as caught:
+    with refused(bad, "name, age"):
         csv_of(schema().build(), ("a", 1), bad)
-
-    assert caught.value.record == bad
-    assert "name, age" in str(caught.value.__cause__)
 
 
 def test_csv_rows_go_by_the_names_of_their_fields() -> None:
     assert csv_of(schema().build(), Row(age=1, name="a"), Row("b", 2), ("c", 3)) == "a,1\nb,2\nc,3\n"
     for bad, reason in ((Row(name="a", years=1), "'age'"), (Row(name="a", age=1, years=1), "'years'")):
-        with pytest.raises(BadRecordError) as caught:
+        with refused(bad, reason):
             csv_of(schema().build(), ("a", 1), bad)
-        assert reason in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize(
@@ -147,11 +134,8 @@ def test_csv_rows_go_by_the_names_of_their_fields() -> None:
     ],
 )
 def test_csv_names_a_value_that_would_be_read_as_another(made: CsvSchemaBuilder, bad: Any, reason: str) -> None:
-    with pytest.raises(BadRecordError) as caught:
+    with refused(bad, reason):
         csv_of(made.build(), bad)
-
-    assert caught.value.record == bad
-    assert re.search(reason, str(caught.value.__cause__))
 
 
 def test_csv_has_elements_of_arrays_in_the_forms_of_columns() -> None:
@@ -182,7 +166,5 @@ def test_csv_is_read_by_python_and_arrow_as_it_was_written(end: str, rows: list[
 
 
 def test_csv_without_quotes_refuses_what_needs_them() -> None:
-    with pytest.raises(BadRecordError) as caught:
+    with refused(("b,c", 2), ""):
         csv_of(schema().disable_quote_char().build(), ("a", 1), ("b,c", 2))
-
-    assert caught.value.record == ("b,c", 2)

@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 
+from flowlet.common.job_client import JobClient
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.connectors.kafka.sink import KafkaTarget, KafkaWriter
 from flowlet.datastream.connectors.base import Sink, SinkWriter, SinkWriterContext, WriterInitContext
@@ -50,74 +52,27 @@ class SilentProducer:
     def __len__(self) -> int:
         return 1
 
-    def init_transactions(self, timeout_s: float) -> None:
-        return
 
-    def begin_transaction(self) -> None:
-        return
+@pytest.mark.parametrize("records", [["a"], ["a", "b"]], ids=["for its acknowledgements", "for room"])
+def test_a_writer_that_waits_for_silent_brokers_can_be_cancelled(
+    records: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = SilentProducer(room=1)
+    monkeypatch.setattr(kafka, "Producer", lambda _: producer)
 
-
-class SilentConsumer:
-    def __init__(self, _: object) -> None:
-        return
-
-    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
-        partitions[0].offset = -1
-        return partitions
-
-    def close(self) -> None:
-        return
-
-
-def cancelled_after(producer: SilentProducer, num_slices: int) -> Callable[[], None]:
     def check() -> None:
-        if producer.num_slices >= num_slices:
+        if producer.num_slices >= 3:
             raise TaskCancelled("sink (1/1) was cancelled")
 
-    return check
-
-
-def silent(monkeypatch: pytest.MonkeyPatch, room: int) -> SilentProducer:
-    """Return the producer that the product makes, and consumers that know nothing."""
-    producer = SilentProducer(room=room)
-    monkeypatch.setattr(kafka, "Producer", lambda _: producer)
-    monkeypatch.setattr(kafka, "Consumer", SilentConsumer)
-    return producer
-
-
-def writer_over(producer: SilentProducer) -> KafkaWriter:
-    return KafkaWriter({}, SERIALIZER, check_cancelled=cancelled_after(producer, 3), flushes=True)
-
-
-def test_a_flush_before_a_checkpoint_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = silent(monkeypatch, room=1)
-    writer = writer_over(producer)
-    writer.write("a", SinkWriterContext())
-
-    with pytest.raises(TaskCancelled, match="was cancelled"):
+    def write_and_flush() -> None:
+        writer.write_all(records, SinkWriterContext())
         writer.flush(end_of_input=False)
+
+    writer = KafkaWriter({}, SERIALIZER, check_cancelled=check, flushes=True)
+    with pytest.raises(TaskCancelled, match="was cancelled"):
+        write_and_flush()
     assert producer.num_slices == 3
     writer.close()
-
-
-def test_a_write_that_waits_for_room_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = silent(monkeypatch, room=1)
-    writer = writer_over(producer)
-
-    with pytest.raises(TaskCancelled, match="was cancelled"):
-        writer.write_all(["a", "b"], SinkWriterContext())
-    assert producer.num_slices == 3
-    writer.close()
-
-
-def test_a_commit_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = silent(monkeypatch, room=9)
-    target = KafkaTarget({}, "prefix", "t", check_cancelled=cancelled_after(producer, 3))
-
-    with pytest.raises(TaskCancelled, match="was cancelled"):
-        target.commit("writer", 0, [("t", None, b"a")])
-    assert producer.num_slices == 3
-    target.close()
 
 
 CALLS = ["init_transactions", "committed", "send_offsets_to_transaction", "commit_transaction"]
@@ -178,33 +133,38 @@ class SlowProducer(SilentProducer):
     def __init__(self, brokers: SlowBrokers) -> None:
         super().__init__(room=9)
         self.brokers = brokers
+        for call in ("init_transactions", "commit_transaction"):
+            setattr(self, call, partial(brokers.ask, call))
 
     def flush(self, timeout_s: float) -> int:
-        return 0
+        if self.brokers.call == "flush":
+            self.brokers.slices_s.append(timeout_s)
+        return int(self.brokers.call == "flush")
 
-    def init_transactions(self, timeout_s: float) -> None:
-        self.brokers.ask("init_transactions", timeout_s)
+    def begin_transaction(self) -> None:
+        return
 
     def send_offsets_to_transaction(self, offsets: list[Any], group: object, timeout_s: float) -> None:
         self.brokers.ask("send_offsets_to_transaction", timeout_s)
 
-    def commit_transaction(self, timeout_s: float) -> None:
-        self.brokers.ask("commit_transaction", timeout_s)
 
-
-class SlowConsumer(SilentConsumer):
+class SlowConsumer:
     def __init__(self, brokers: SlowBrokers) -> None:
         self.brokers = brokers
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
         self.brokers.ask("committed", timeout)
-        return super().committed(partitions, timeout)
+        partitions[0].offset = -1
+        return partitions
 
     def consumer_group_metadata(self) -> object:
         return object()
 
+    def close(self) -> None:
+        return
 
-@pytest.mark.parametrize("call", CALLS)
+
+@pytest.mark.parametrize("call", ["flush", *CALLS])
 def test_each_call_to_silent_brokers_can_be_cancelled(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call ends between two short slices, not when its 30 seconds are over."""
     brokers = SlowBrokers(call, silence_s=1_000.0)
@@ -297,6 +257,15 @@ class WaitingWriter(SinkWriter[Any]):
         return
 
 
+def cancel(job: JobClient, waits: threading.Event) -> None:
+    assert waits.wait(PATIENCE_S)
+    end = job.get_job_execution_result()
+    job.cancel().result()
+    spin_until(end.done, "the end of the job")
+    with pytest.raises(JobExecutionError, match="was cancelled"):
+        end.result()
+
+
 class WaitingSink(Sink):
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         return WaitingWriter(context)
@@ -307,15 +276,7 @@ def test_a_job_whose_writer_waits_for_another_system_can_be_cancelled() -> None:
     with MiniCluster(1) as cluster:
         env = cluster.environment()
         env.from_collection([1]).sink_to(WaitingSink())
-        job = env.execute_async("waits")
-        assert WaitingWriter.waits.wait(PATIENCE_S)
-
-        end = job.get_job_execution_result()
-        job.cancel().result()
-        spin_until(end.done, "the end of the job")
-
-        with pytest.raises(JobExecutionError, match="was cancelled"):
-            end.result()
+        cancel(env.execute_async("waits"), WaitingWriter.waits)
     assert WaitingWriter.ended_by == [TaskCancelled]
 
 
@@ -333,12 +294,4 @@ def test_a_job_whose_brokers_are_silent_can_be_cancelled(monkeypatch: pytest.Mon
     with MiniCluster(1) as cluster:
         env = cluster.environment()
         env.from_collection(["a"]).sink_to(sink.set_delivery_guarantee(DeliveryGuarantee.AT_LEAST_ONCE).build())
-        job = env.execute_async("writes to nobody")
-        assert waits.wait(PATIENCE_S)
-
-        end = job.get_job_execution_result()
-        job.cancel().result()
-        spin_until(end.done, "the end of the job")
-
-        with pytest.raises(JobExecutionError, match="was cancelled"):
-            end.result()
+        cancel(env.execute_async("writes to nobody"), waits)

@@ -118,6 +118,14 @@ class Driven:
         chunk = self.reader.poll_chunk()
         return None if chunk is None else chunk.values
 
+    def checkpoints(self, *nums_waiting: int) -> list[list[tuple[int, int]]]:
+        """Complete checkpoints, at each of which so many records wait to be processed; return all commits."""
+        for checkpoint_id, num_waiting in enumerate(nums_waiting, start=1):
+            self.reader.snapshot_position()
+            self.reader.position_taken(checkpoint_id, num_waiting)
+            self.reader.position_kept(checkpoint_id)
+        return [offsets for name, offsets in self.consumer.log if name == "commit"]
+
 
 @pytest.fixture
 def driven() -> Any:
@@ -190,21 +198,21 @@ def test_a_reader_ends_when_all_partitions_have_ended(driven: Any) -> None:
     assert [name for name, _ in driver.consumer.log] == ["incremental_assign", *["incremental_unassign"] * 3]
 
 
-def test_the_end_of_the_log_before_the_stop_is_no_end(driven: Any) -> None:
-    """Records of a transaction that is not over are behind it."""
-    driver = driven(KafkaSplit("t", 0, 0, 9))
+@pytest.mark.parametrize(
+    ("stop", "offset", "failure"),
+    [
+        pytest.param(None, 5, "_TRANSPORT", id="a broker is away"),
+        pytest.param(9, 3, "_PARTITION_EOF", id="a transaction is not over"),
+    ],
+)
+def test_what_comes_later_is_waited_for(driven: Any, stop: int | None, offset: int, failure: str) -> None:
+    """Records of a transaction that is not over are behind the end of the log."""
+    driver = driven(KafkaSplit("t", 0, 0, stop))
     driver.reader.no_more_splits()
-    driver.consumer.put(Message(0, 3, failure="_PARTITION_EOF"))
+    driver.consumer.put(Message(0, offset, failure=failure))
 
     assert driver.poll() == []
     assert driver.reader.open_splits == {"t-0"}
-
-
-def test_a_reader_without_an_end_goes_on_when_there_are_no_more_partitions(driven: Any) -> None:
-    driver = driven(KafkaSplit("t", 0, 0))
-    driver.reader.no_more_splits()
-
-    assert driver.poll() == []
 
 
 def test_messages_without_a_value_and_records_that_are_none_are_left_out(driven: Any) -> None:
@@ -259,13 +267,6 @@ def test_what_cannot_be_read_fails_with_its_partition(driven: Any, failure: str,
         driver.poll()
 
 
-def test_a_broker_that_is_away_is_waited_for(driven: Any) -> None:
-    driver = driven(KafkaSplit("t", 0, 5))
-    driver.consumer.put(Message(0, 5, failure="_TRANSPORT"))
-
-    assert driver.poll() == []
-
-
 def test_a_refusal_fails_with_the_reason(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 5))
     driver.consumer.properties["error_cb"](kafka.KafkaError(kafka.KafkaError._AUTHENTICATION, "wrong password"))
@@ -293,12 +294,8 @@ def test_the_end_of_a_partition_is_committed_once(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 0, 1), KafkaSplit("t", 1, 3), **{"group.id": "g"})
     driver.consumer.put(Message(0, 0))
     driver.poll()
-    for checkpoint_id in (1, 2):
-        driver.reader.snapshot_position()
-        driver.reader.position_taken(checkpoint_id)
-        driver.reader.position_kept(checkpoint_id)
 
-    assert [each for name, each in driver.consumer.log if name == "commit"] == [[(1, 3), (0, 1)], [(1, 3)]]
+    assert driver.checkpoints(0, 0) == [[(1, 3), (0, 1)], [(1, 3)]]
 
 
 def test_offsets_of_records_that_wait_to_be_processed_are_not_committed(driven: Any) -> None:
@@ -309,43 +306,26 @@ def test_offsets_of_records_that_wait_to_be_processed_are_not_committed(driven: 
     driver = driven(KafkaSplit("t", 0, 5), KafkaSplit("t", 1, 3), **{"group.id": "g"})
     driver.consumer.put(Message(0, 5), Message(0, 7), Message(0, 8, None), Message(0, 9))
     driver.poll()
-    for checkpoint_id, num_waiting in enumerate([3, 2, 1, 0], start=1):
-        driver.reader.snapshot_position()
-        driver.reader.position_taken(checkpoint_id, num_waiting)
-        driver.reader.position_kept(checkpoint_id)
 
-    assert [each for name, each in driver.consumer.log if name == "commit"] == [
-        [(0, at), (1, 3)] for at in (5, 7, 9, 10)
-    ]
+    assert driver.checkpoints(3, 2, 1, 0) == [[(0, at), (1, 3)] for at in (5, 7, 9, 10)]
 
 
 def test_a_partition_whose_last_records_wait_is_committed_again_when_they_are_processed(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 0, 2), **{"group.id": "g"})
     driver.consumer.put(Message(0, 0), Message(0, 1))
     driver.poll()
-    for checkpoint_id, num_waiting in enumerate([1, 0, 0], start=1):
-        driver.reader.snapshot_position()
-        driver.reader.position_taken(checkpoint_id, num_waiting)
-        driver.reader.position_kept(checkpoint_id)
 
-    assert [each for name, each in driver.consumer.log if name == "commit"] == [[(0, 1)], [(0, 2)]]
+    assert driver.checkpoints(1, 0, 0) == [[(0, 1)], [(0, 2)]]
 
 
 def test_nothing_is_committed_while_records_of_a_checkpoint_before_wait(driven: Any) -> None:
     """The offsets of such records are not known any more."""
-    driver = driven(KafkaSplit("t", 0, 5), **{"group.id": "g"})
-    driver.reader.snapshot_position()
-    driver.reader.position_taken(1, 4)
-    driver.reader.position_kept(1)
-
-    assert [each for name, each in driver.consumer.log if name == "commit"] == []
+    assert driven(KafkaSplit("t", 0, 5), **{"group.id": "g"}).checkpoints(4) == []
 
 
 def test_without_a_group_nothing_is_committed(driven: Any) -> None:
     driver = driven(KafkaSplit("t", 0, 0), commits=False)
-    driver.reader.snapshot_position()
-    driver.reader.position_taken(1)
-    driver.reader.position_kept(1)
+    driver.checkpoints(0)
 
     assert [name for name, _ in driver.consumer.log] == ["incremental_assign"]
     assert driver.consumer.properties["group.id"].startswith("flowlet-")

@@ -2,13 +2,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.numbers.reader import (
-    NumberPosition,
-    NumberReader,
-    numbered_records,
-)
+from flowlet.connectors.numbers.reader import NumberPosition, NumberReader, RecordRateLimit, numbered_records
 from flowlet.connectors.split_reader import AssignedSource
 from flowlet.datastream.connectors.datagen import RateLimiterStrategy
 from flowlet.errors import StateRestoreError, UserFunctionError
@@ -40,11 +38,14 @@ def started(
     return readers
 
 
+def poll(reader: NumberReader) -> list[Any] | None:
+    """Return the records of the next chunk; None at the end."""
+    chunk = reader.poll_chunk()
+    return None if chunk is None else list(chunk.values)
+
+
 def rest(reader: NumberReader) -> list[Any]:
-    found: list[Any] = []
-    while (chunk := reader.poll_chunk()) is not None:
-        found += chunk.values
-    return found
+    return [value for values in iter(lambda: poll(reader), None) for value in values]
 
 
 def with_clock(clock: TestProcessingTimeService) -> OperatorContext:
@@ -65,17 +66,10 @@ def test_the_readers_together_give_each_number_once_and_in_order(parallelism: in
 
     while sum(map(len, given)) < 9_003:
         for reader, numbers in zip(readers, given, strict=True):
-            chunk = reader.poll_chunk()
-            numbers += [] if chunk is None else chunk.values
+            numbers += poll(reader) or []
 
     assert sorted(number for numbers in given for number in numbers) == list(range(-3, 9_000))
     assert all(numbers == sorted(numbers) != [] for numbers in given)
-
-
-def test_a_single_reader_gives_the_whole_sequence_in_order() -> None:
-    (reader,) = started(numbered_records(0, 2_500))
-
-    assert rest(reader) == list(range(2_500))
 
 
 def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
@@ -91,31 +85,20 @@ def test_a_reader_asks_in_the_last_quarter_of_its_split_and_waits_for_the_answer
     asked: list[int] = []
     reader = numbered_records(0, 10_000).create_reader(0, 2)
     reader.start(lambda: asked.append(1))
-    nothing = reader.poll_chunk()
-    assert nothing is not None
-    assert (len(nothing), len(asked), reader.available_future().is_done) == (0, 1, False)
+    assert (poll(reader), len(asked), reader.available_future().is_done) == ([], 1, False)
 
     reader.add_splits([NumberSplit(0, 2_500)], 7_500)
     assert reader.available_future().is_done
-    sizes = []
-    for _ in range(4):
-        chunk = reader.poll_chunk()
-        assert chunk is not None
-        sizes.append((len(chunk), len(asked)))
+    sizes = [(len(poll(reader) or []), len(asked)) for _ in range(4)]
 
     assert sizes == [(1_000, 1), (1_000, 2), (500, 2), (0, 2)]
     reader.no_more_splits()
     assert reader.available_future().is_done
-    assert reader.poll_chunk() is None
+    assert poll(reader) is None
 
 
 def test_a_function_makes_the_records() -> None:
     assert rest(*started(numbered_records(1, 4, function=str))) == ["1", "2", "3"]
-
-
-def polled(readers: Sequence[NumberReader]) -> list[Any]:
-    """One chunk of each."""
-    return [value for reader in readers if (chunk := reader.poll_chunk()) is not None for value in chunk.values]
 
 
 @pytest.mark.parametrize("widths", [(1, 2, 3), (3, 2, 1), (2, 5, 2)])
@@ -128,7 +111,7 @@ def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, 
     enumerator.discover(widths[0])
     readers = started(source, widths[0], enumerator)
     for width in (*widths[1:], 1):
-        given += polled(readers)
+        given += [value for reader in readers for value in poll(reader) or []]
         positions, state = [reader.snapshot_position() for reader in readers], enumerator.snapshot()
         enumerator = enumerator_of(source)
         enumerator.restore(state, width)
@@ -175,22 +158,15 @@ def test_the_position_of_an_older_flowlet_is_refused() -> None:
 def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
     clock = TestProcessingTimeService(now_ms=1_000)
     reader = limited(numbered_records(0, 100, limit=RateLimiterStrategy.per_second(10)), clock)
-    first = reader.poll_chunk()
-    assert first is not None
-    assert first.values == [0]
+    assert poll(reader) == [0]
 
-    nothing = reader.poll_chunk()
-
-    assert nothing is not None
-    assert len(nothing) == 0
+    assert poll(reader) == []
     future = reader.available_future()
     clock.advance(99)
     assert not future.is_done
     clock.advance(1)
     assert future.is_done
-    found = reader.poll_chunk()
-    assert found is not None
-    assert found.values == [1]
+    assert poll(reader) == [1]
 
 
 @pytest.mark.parametrize(("per_second", "parallelism"), [(7, 1), (100, 3), (5_000, 2)])
@@ -214,16 +190,14 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
 
 def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
     reader = limited(numbered_records(0, 5, limit=RateLimiterStrategy.per_checkpoint(2)), TestProcessingTimeService())
-    given = [chunk.values for chunk in (reader.poll_chunk(), reader.poll_chunk()) if chunk is not None]
+    given = [poll(reader), poll(reader)]
     future = reader.available_future()
     assert (given, future.is_done) == ([[0, 1], []], False)
 
     reader.position_kept(1)
 
     assert future.is_done
-    chunk = reader.poll_chunk()
-    assert chunk is not None
-    assert chunk.values == [2, 3]
+    assert poll(reader) == [2, 3]
 
 
 def test_the_end_comes_without_a_wait() -> None:
@@ -239,17 +213,12 @@ def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
     reader.setup(with_clock(clock))
     reader.start(lambda: None)
 
-    nothing = reader.poll_chunk()
-
-    assert nothing is not None
-    assert (len(nothing), clock.num_timers) == (0, 0)
+    assert (poll(reader), clock.num_timers) == ([], 0)
     future = reader.available_future()
     assert not future.is_done
     reader.add_splits([NumberSplit(3, 9)], 0)
     assert future.is_done
-    chunk = reader.poll_chunk()
-    assert chunk is not None
-    assert chunk.values == [3]
+    assert poll(reader) == [3]
 
 
 def test_a_reader_with_a_rate_needs_a_clock() -> None:
@@ -289,3 +258,60 @@ def test_what_the_function_raises_names_the_source() -> None:
         harness.operator.emit_next()
 
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.mark.parametrize(("per_second", "seconds"), [(0.5, 40), (1, 20), (3, 20), (1_000, 3), (123_456, 2)])
+def test_a_reader_that_is_polled_when_it_may_keeps_the_rate(per_second: float, seconds: int) -> None:
+    """The number of records is exactly the rate times the time, and the first one, which may be given at once."""
+    limit, now_ns, total = RecordRateLimit(RateLimiterStrategy.per_second(per_second), 1), 0, 0
+
+    while now_ns <= seconds * SECOND_NS:
+        allowed = limit.allowed(now_ns)
+        limit.take(allowed)
+        total += allowed
+        pause_ns = limit.pause_ns()
+        assert pause_ns is not None
+        now_ns += pause_ns
+
+    assert total == pytest.approx(per_second * seconds, abs=max(1.0, per_second / 100))
+
+
+@given(st.floats(0.1, 1e6), st.lists(st.integers(0, 5 * SECOND_NS), min_size=1, max_size=20))
+def test_no_time_has_more_than_its_share_and_one_second(per_second: float, steps: list[int]) -> None:
+    """The polls may be as irregular as they like."""
+    limit, now_ns = RecordRateLimit(RateLimiterStrategy.per_second(per_second), 1), 0
+    given_at: list[tuple[int, int]] = []
+
+    for step in steps:
+        now_ns += step
+        allowed = limit.allowed(now_ns)
+        limit.take(allowed)
+        given_at.append((now_ns, allowed))
+
+    for index, (start, _) in enumerate(given_at):
+        for end, _ in given_at[index:]:
+            records = sum(count for at, count in given_at[index:] if at <= end)
+            assert records <= (end - start) / SECOND_NS * per_second + max(per_second, 1) + 1e-3
+
+
+def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
+    limit = RecordRateLimit(RateLimiterStrategy.per_second(10), 1)
+    limit.take(limit.allowed(SECOND_NS))
+
+    assert limit.allowed(0) == 0
+    assert limit.allowed(2 * SECOND_NS) == 10
+
+
+def test_a_rate_per_checkpoint_waits_for_the_checkpoint() -> None:
+    limit = RecordRateLimit(RateLimiterStrategy.per_checkpoint(3), 1)
+    limit.take(2)
+    limit.take(1)
+    assert limit.allowed(10**12) == 0
+    assert limit.pause_ns() is None
+
+    limit.checkpoint_completed()
+
+    assert limit.allowed(0) == 3
