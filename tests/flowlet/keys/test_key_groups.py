@@ -94,7 +94,6 @@ def test_the_murmur_of_flink(code: int, mixed: int) -> None:
     assert key_group(code, 1 << 31) == mixed
 
 
-# The values of Java's hashCode methods, worked out by hand or from their documentation.
 def test_the_group_of_a_float() -> None:
     assert key_group(1.0, 128) == 71
 

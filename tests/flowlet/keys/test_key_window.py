@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -108,13 +108,41 @@ def test_channels_are_those_of_single_keys(chunks: list[list[int]]) -> None:
         assert table.of_keys(keys_of(*chunk)).tolist() == expected
 
 
-@given(CHUNKS)
-def test_codes_are_those_of_a_dictionary(chunks: list[list[int]]) -> None:
+EDGES = st.integers(-3, 3) | st.integers(*LIMITS) | st.sampled_from([0, *LIMITS])
+
+
+@given(CHUNKS | st.lists(st.lists(EDGES, max_size=30), max_size=5))
+@settings(max_examples=200)
+def test_codes_count_the_different_keys_in_the_order_of_first_sight(chunks: list[list[int]]) -> None:
     codes, expected = Int64Codes(), dict[int, int]()
 
     for chunk in chunks:
         assert codes.add(keys_of(*chunk)).tolist() == [expected.setdefault(key, len(expected)) for key in chunk]
     assert codes.keys.tolist() == list(expected)
+    assert codes.num_codes == len(expected)
+
+
+@pytest.mark.parametrize("step", [1, 2**20, 2**40 + 1], ids=["near", "far", "farther"])
+def test_a_table_of_codes_that_grows_several_times_forgets_nothing(step: int) -> None:
+    """The distance of the keys decides where they collide, and may be any."""
+    table = Int64Codes()
+    keys = np.arange(-20_000, 20_000, dtype=np.int64) * step
+
+    for part in np.array_split(keys, 13):
+        table.add(part)
+
+    assert table.add(keys[::-1].copy()).tolist() == list(range(len(keys)))[::-1]
+    assert table.keys.tolist() == keys.tolist()
+
+
+def test_keys_that_all_want_the_same_slot_are_told_apart() -> None:
+    """The multiplier's inverse makes keys whose hashes begin alike."""
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    keys = np.array([number * inverse % 2**64 for number in range(500)], np.uint64).view(np.int64)
+    table = Int64Codes()
+
+    for _ in range(2):
+        assert table.add(keys).tolist() == list(range(500))
 
 
 def test_keys_that_were_learned_past_the_window_are_not_learned_again() -> None:

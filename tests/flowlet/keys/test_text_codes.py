@@ -5,10 +5,19 @@ from hypothesis import strategies as st
 
 from flowlet.columns.short_text_column import Packed16Array, mixed
 from flowlet.keys import key_index as text_codes
+from flowlet.keys.exact_keys import key_hash
+from flowlet.keys.key_columns import short_text_hashes
 from flowlet.keys.key_index import TextCodes
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 CHUNKS = st.lists(st.lists(st.text(st.sampled_from("ab"), max_size=3) | SHORT, max_size=20), max_size=6)
+
+
+@given(st.lists(SHORT, max_size=20))
+def test_hashes_of_short_texts_are_those_of_keys_and_java(texts: list[str]) -> None:
+    """Texts of every length have the hashes of keys; the golden values are Java's."""
+    assert short_text_hashes(heads_of(texts)).tolist() == list(map(key_hash, texts))
+    assert short_text_hashes(heads_of(["", "a", "hello"])).tolist() == [0, 97, 99162322]
 
 
 @given(CHUNKS)
