@@ -8,6 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from flowlet.common.types import Row
+from flowlet.serde.column_reader import decode_column
+from flowlet.serde.column_writer import encode_column
 
 
 class Level(IntEnum):
@@ -70,6 +72,14 @@ NESTED = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+def round_trip(values: list[Any]) -> list[Any]:
+    """Return the values of a column that was written in front of other bytes, and read."""
+    data = encode_column(values)
+    decoded, end = decode_column(memoryview(b"before" + data + b"behind"), 6, len(values))
+    assert end == 6 + len(data)
+    return list(decoded)
 
 
 def columns() -> st.SearchStrategy[list[Any]]:

@@ -72,6 +72,11 @@ class Box(Generic[T]):
     content: T
 
 
+class Numbered:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class Handwritten:
     limit = 7
 
@@ -112,13 +117,10 @@ class WithProperty:
         self.__dict__["number"] = number + 1
 
 
-class Loud:
+class Loud(Numbered):
     """Tells of every attribute that is set; pickle sets them behind its back."""
 
     num_set = 0
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
     def __setattr__(self, name: str, value: Any) -> None:
         Loud.num_set += 1
@@ -169,26 +171,17 @@ class KeywordStruct(msgspec.Struct, kw_only=True):
     number: int
 
 
-class Reduced:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
+class Reduced(Numbered):
     def __reduce__(self) -> Any:
         return Reduced, (self.number + 1,)
 
 
-class Stated:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
+class Stated(Numbered):
     def __getstate__(self) -> Any:
         return {"number": self.number + 10}
 
 
-class Restored:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
+class Restored(Numbered):
     def __setstate__(self, state: Any) -> None:
         self.number = state["number"] + 100
 
@@ -223,10 +216,7 @@ class LoudSlots:
         object.__setattr__(self, name, value + 1000)
 
 
-class WithGetattr:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
+class WithGetattr(Numbered):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -237,9 +227,8 @@ class Meta(type):
     pass
 
 
-class WithMeta(metaclass=Meta):
-    def __init__(self, number: int) -> None:
-        self.number = number
+class WithMeta(Numbered, metaclass=Meta):
+    pass
 
 
 class Count(int):

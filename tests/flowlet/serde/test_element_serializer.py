@@ -67,19 +67,6 @@ def test_timestamps_come_before_the_values() -> None:
     assert data == bytes.fromhex("00000022 40 01 01 00000002" + constant_7 + "08 00000004") + b"ab\0c"
 
 
-@given(columns(), st.booleans())
-def test_chunks_come_back_exactly(values: list[Any], has_timestamps: bool) -> None:
-    timestamps = list(range(-5, len(values) - 5)) if has_timestamps else None
-    data = StreamElementSerializer().serialize(Chunk(values, timestamps))
-
-    (chunk,) = ElementDeserializer().feed(memoryview(data))
-
-    assert isinstance(chunk, Chunk)
-    assert type(chunk.values) is list
-    assert exact(chunk.values) == exact(values)
-    assert chunk.timestamps == timestamps
-
-
 @given(columns(), st.booleans(), st.data())
 def test_keys_come_back_with_their_records(values: list[Any], has_timestamps: bool, data: st.DataObject) -> None:
     """The keys may be of any type."""

@@ -20,21 +20,15 @@ from flowlet.records import Chunk
 from flowlet.serde import column_writer as module
 from flowlet.serde.column_reader import decode_column
 from flowlet.serde.column_writer import MIN_OBJECTS, are_apart, encode_column
+from flowlet.serde.column_writer import framed as column
 from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of
 from flowlet.serde.pickles.record_pickle import class_of, class_reference
 from tests.flowlet.serde import records_of_classes as records
-from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, exact
+from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, exact, round_trip
 from tests.flowlet.serde.records_of_classes import FLAT, PICKLED
 
 COLUMNS = {module.Kind.OBJECTS, module.Kind.ROWS, module.Kind.DICTS}
-
-
-def round_trip(values: list[Any]) -> list[Any]:
-    data = encode_column(values)
-    decoded, end = decode_column(memoryview(b"before" + data + b"behind"), 6, len(values))
-    assert end == 6 + len(data)
-    return list(decoded)
 
 
 def described(value: Any) -> Any:
@@ -65,13 +59,14 @@ def described(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_records_of_one_flat_class_travel_by_columns(name: str) -> None:
+@pytest.mark.parametrize("num_values", [MIN_OBJECTS - 1, MIN_OBJECTS, 20])
+def test_records_of_one_flat_class_travel_by_columns_unless_they_are_few(name: str, num_values: int) -> None:
     """The records are those that a pickle brings."""
-    values = [FLAT[name](number) for number in range(20)]
+    values = [FLAT[name](number) for number in range(num_values)]
 
-    data = encode_column(values)
+    kind = encode_column(values)[0]
 
-    assert data[0] in COLUMNS
+    assert (kind in COLUMNS, kind == module.Kind.PICKLE) == (num_values >= MIN_OBJECTS, num_values < MIN_OBJECTS)
     assert described(round_trip(values)) == described(pickle.loads(pickle.dumps(values)))
 
 
@@ -89,15 +84,6 @@ def test_other_records_are_pickled(name: str) -> None:
 def test_every_record_can_stand_in_a_tuple(name: str) -> None:
     values = [(number, (FLAT | PICKLED)[name](number)) for number in range(20)]
 
-    assert described(round_trip(values)) == described(pickle.loads(pickle.dumps(values)))
-
-
-@pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("num_values", [MIN_OBJECTS - 1, MIN_OBJECTS])
-def test_few_records_are_pickled(name: str, num_values: int) -> None:
-    values = [FLAT[name](number) for number in range(num_values)]
-
-    assert (encode_column(values)[0] == module.Kind.PICKLE) == (num_values < MIN_OBJECTS)
     assert described(round_trip(values)) == described(pickle.loads(pickle.dumps(values)))
 
 
@@ -292,10 +278,6 @@ def test_records_of_a_chunk_come_back_through_the_channel() -> None:
         assert described(chunk.values) == described(values)
         assert chunk.timestamps == list(range(20))
         assert (chunk.columns is not None) == (name in ("row with names", "row in a row"))
-
-
-def column(kind: int, payload: bytes) -> bytes:
-    return struct.pack(">BI", kind, len(payload)) + payload
 
 
 def objects(head: bytes, *fields: bytes) -> bytes:

@@ -34,24 +34,19 @@ def test_what_was_appended_is_seen_as_one(tmp_path: Path) -> None:
     spilled.close()
 
 
-def test_the_file_has_no_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_the_file_has_no_name_and_is_closed_even_if_it_is_only_dropped(tmp_path: Path, is_dropped: bool) -> None:
     """A process that is killed leaves no file."""
     spilled = SpillFile(str(tmp_path))
     spilled.append(b"abc")
 
     assert bytes(spilled.view()) == b"abc"
-
     assert list(tmp_path.iterdir()) == []
     assert open_files(tmp_path) >= 1
-    spilled.close()
-    assert open_files(tmp_path) == 0
-    assert repr(spilled) == f"<SpillFile of 3 bytes in {tmp_path}, closed>"
-
-
-def test_a_file_that_is_dropped_is_closed(tmp_path: Path) -> None:
-    spilled = SpillFile(str(tmp_path))
-    spilled.append(b"abc")
-
+    if not is_dropped:
+        spilled.close()
+        spilled.close()
+        assert repr(spilled) == f"<SpillFile of 3 bytes in {tmp_path}, closed>"
     del spilled
     gc.collect()
 
@@ -70,13 +65,6 @@ def test_a_view_outlives_the_file(tmp_path: Path) -> None:
     del view, spilled
     gc.collect()
     assert open_files(tmp_path) == 0
-
-
-def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
-    spilled = SpillFile(str(tmp_path))
-
-    spilled.close()
-    spilled.close()
 
 
 def test_a_directory_that_cannot_be_written_to_is_named() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from flowlet.errors import SerdeError
 from flowlet.serde.pickles import program_pickle
+from flowlet.serde.pickles.program_pickle import describe_unpicklable
 from flowlet.serde.pickles.record_pickle import class_of
 
 Dumps = Callable[[Any], bytes]
@@ -22,6 +24,26 @@ def outer(number):
 def inner(number):
     return (lambda: 1 // number)()
 """
+
+
+class Number(int):
+    """Counts how often one of them is pickled."""
+
+    num_pickled = 0
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        Number.num_pickled += 1
+        return int, (int(self),)
+
+
+def test_plain_parts_are_not_pickled_one_by_one() -> None:
+    """Parts are pickled with the whole: a program's list of many numbers would take a pickler for each."""
+    error = TypeError("cannot pickle '_thread.lock' object")
+
+    described = describe_unpicklable([*map(Number, range(5)), threading.Lock()], error, "things")
+
+    assert described.startswith("`things[5]` (_thread.lock): TypeError")
+    assert Number.num_pickled == 5
 
 
 def functions_of(path: str) -> dict[str, Callable[[int], int]]:
@@ -53,13 +75,10 @@ def test_values_and_protocols_are_those_of_cloudpickle() -> None:
 
 @pytest.mark.parametrize("marker", [dataclasses.MISSING, dataclasses.KW_ONLY])
 def test_what_dataclasses_marks_fields_with_stays_itself(marker: object) -> None:
-    """A field of a class by value would otherwise have a default that is none."""
+    """A field of a class by value would otherwise have a default that is none.  An older flowlet wrote the marker as an
+    object: a class in an old checkpoint has a marker of its own, and goes on its way once more.
+    """
     assert pickle.loads(program_pickle.dumps(marker)) is marker
-
-
-@pytest.mark.parametrize("marker", [dataclasses.MISSING, dataclasses.KW_ONLY])
-def test_a_marker_that_an_older_flowlet_wrote_as_an_object_becomes_the_marker(marker: object) -> None:
-    """A class in an old checkpoint has a marker of its own, and goes on its way once more."""
     assert pickle.loads(program_pickle.dumps(type(marker)())) is marker
 
 
@@ -80,8 +99,7 @@ def test_bytecode_of_another_minor_version_is_refused_with_both_versions(dumps_e
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
     with pytest.raises(
-        SerdeError,
-        match=rf"a function of /home/ann/job.py is bytecode of Python 3\.99, which Python {here} cannot run",
+        SerdeError, match=rf"a function of /home/ann/job.py is bytecode of Python 3\.99, which Python {here} cannot run"
     ):
         pickle.loads(dumps_elsewhere(functions_of("/home/ann/job.py")["outer"]))
 
