@@ -3,8 +3,10 @@
 import gzip
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -45,8 +47,18 @@ NOW = 1_700_000_000_000
 LIMIT = 1_000
 
 
+@asynccontextmanager
+async def listening(application: web.Application) -> AsyncIterator[int]:
+    """Serve an application; yield its port."""
+    runner = web.AppRunner(application, access_log=None, lingering_time=0.1, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
+
+
 class Echo:
-    """A protected server on a free port; its handlers note the requests that reached them."""
+    """A protected server; its handlers note the requests that reached them."""
 
     def __init__(
         self, secret: bytes = SECRET, advertised: Sequence[str] = (), clock: Callable[[], int] = lambda: NOW
@@ -55,14 +67,11 @@ class Echo:
         self.reached: list[str] = []
         self.port = 0
 
-    async def start(self) -> web.AppRunner:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Echo"]:
         routes = [Route(method, "/echo", self.echo) for method in ("GET", "POST")] + [Route("GET", "/bug", self.bug)]
-        application = self.protection.create_application(routes, self.echo_messages)
-        runner = web.AppRunner(application, access_log=None, lingering_time=0.1, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.port = runner.addresses[0][1]
-        return runner
+        async with listening(self.protection.create_application(routes, self.echo_messages)) as self.port:
+            yield self
 
     async def echo(self, request: Request) -> Response:
         self.reached.append(request.raw_path)
@@ -80,10 +89,8 @@ class Echo:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Echo]:
-    echo = Echo()
-    runner = await echo.start()
-    yield echo
-    await runner.cleanup()
+    async with Echo().running() as echo:
+        yield echo
 
 
 @pytest_asyncio.fixture
@@ -92,19 +99,33 @@ async def client(server: Echo) -> AsyncIterator[RpcClient]:
         yield client
 
 
-@pytest_asyncio.fixture
-async def plain() -> AsyncIterator[aiohttp.ClientSession]:
-    """Provide a client of another library."""
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-        yield session
+@dataclass
+class Answer:
+    """An answer, as a client of another library has it."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
 
 
-def header_for(
-    server: Echo, *, path: str = "/echo", method: str = "POST", body: bytes = b"", number: int = 0, now_ms: int = NOW
-) -> str:
-    return sign_request(
-        SECRET, RequestLine(method, f"127.0.0.1:{server.port}", path), body, Nonce(f"{number:032x}"), now_ms
-    )
+async def ask(
+    server: Echo, method: str, path: str = "/echo", headers: Mapping[str, str] | None = None, data: Any = None
+) -> Answer:
+    """Send a request with a client of another library."""
+    url = f"http://127.0.0.1:{server.port}{path}"
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.request(method, url, headers=headers, data=data) as answer,
+    ):
+        return Answer(answer.status, await answer.read(), answer.headers)
+
+
+def signed_for(
+    server: Echo, method: str = "POST", path: str = "/echo", *, body: bytes = b"", host: str = "", now_ms: int = NOW
+) -> dict[str, str]:
+    """Return the header with which a request is signed."""
+    line = RequestLine(method, host or f"127.0.0.1:{server.port}", path)
+    return {AUTH_HEADER: sign_request(SECRET, line, body, Nonce("0" * 32), now_ms)}
 
 
 class TestTogether:
@@ -146,178 +167,147 @@ class TestTogether:
 
 class TestForeignClients:
     @pytest.mark.parametrize("path", ["/echo", SESSION_PATH, "/nowhere", "/bug"])
-    async def test_without_a_signature_nothing_is_reached(
-        self, server: Echo, plain: aiohttp.ClientSession, path: str
-    ) -> None:
-        async with plain.get(f"http://127.0.0.1:{server.port}{path}") as answer:
-            assert (answer.status, await answer.read()) == (401, b'{"errors":["authentication failed"]}')
-            assert PROOF_HEADER not in answer.headers
+    async def test_without_a_signature_nothing_is_reached(self, server: Echo, path: str) -> None:
+        answer = await ask(server, "GET", path)
+
+        assert (answer.status, answer.body) == (401, b'{"errors":["authentication failed"]}')
+        assert PROOF_HEADER not in answer.headers
         assert server.reached == []
 
-    async def test_health_needs_none(self, server: Echo, plain: aiohttp.ClientSession) -> None:
-        async with plain.get(f"http://127.0.0.1:{server.port}/healthz") as answer:
-            assert (answer.status, await answer.read()) == (200, b'{"status":"ok"}')
-            assert PROOF_HEADER not in answer.headers
+    async def test_health_needs_none(self, server: Echo) -> None:
+        answer = await ask(server, "GET", "/healthz")
 
-    async def test_a_replay_is_refused(self, server: Echo, plain: aiohttp.ClientSession) -> None:
-        headers = {AUTH_HEADER: header_for(server)}
+        assert (answer.status, answer.body) == (200, b'{"status":"ok"}')
+        assert PROOF_HEADER not in answer.headers
 
-        statuses = []
-        for _ in range(2):
-            async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
-                statuses.append(answer.status)
-
-        assert statuses == [202, 401]
+    async def test_a_replay_is_refused(self, server: Echo) -> None:
+        assert [(await ask(server, "POST", headers=signed_for(server))).status for _ in range(2)] == [202, 401]
         assert server.reached == ["/echo"]
 
-    async def test_an_expired_signature_is_refused(self, server: Echo, plain: aiohttp.ClientSession) -> None:
-        headers = {AUTH_HEADER: header_for(server, now_ms=NOW - 60_001)}
-
-        async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
-            assert answer.status == 401
+    async def test_an_expired_signature_is_refused(self, server: Echo) -> None:
+        assert (await ask(server, "POST", headers=signed_for(server, now_ms=NOW - 60_001))).status == 401
 
     @pytest.mark.parametrize("encoding", [None, "gzip"])
-    async def test_another_body_than_the_signed_one_is_refused(
-        self, server: Echo, plain: aiohttp.ClientSession, encoding: str | None
-    ) -> None:
+    async def test_another_body_than_the_signed_one_is_refused(self, server: Echo, encoding: str | None) -> None:
         """A body that only looks different on the wire is another body, too."""
-        headers = {AUTH_HEADER: header_for(server, body=gzip.compress(b"y"))}
+        headers = signed_for(server, body=gzip.compress(b"y"))
         if encoding is not None:
             headers["Content-Encoding"] = encoding
-
         body = b"x" if encoding is None else gzip.compress(b"y")
-        async with plain.post(f"http://127.0.0.1:{server.port}/echo", data=body, headers=headers) as answer:
-            assert answer.status == 400
+
+        assert (await ask(server, "POST", headers=headers, data=body)).status == 400
         assert server.reached == []
 
+    @staticmethod
+    def check_proven_error(answer: Answer) -> None:
+        """The client would say that the secret is wrong if the answer had no proof."""
+        assert (answer.status, answer.body) == (500, b'{"errors":["internal error; see the JobManager\'s log"]}')
+        assert answer.headers[PROOF_HEADER] == sign_answer(SECRET, Nonce("0" * 32), 500, answer.body)
+
     async def test_a_bug_before_a_session_is_open_is_a_proven_500(
-        self, server: Echo, plain: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+        self, server: Echo, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail() -> None:
             raise ZeroDivisionError("a bug of ours")
 
         monkeypatch.setattr("flowlet.rpc.authenticating_server.new_nonce", fail)
-        headers = {AUTH_HEADER: header_for(server, method="GET", path=SESSION_PATH)}
 
-        async with plain.get(f"http://127.0.0.1:{server.port}{SESSION_PATH}", headers=headers) as answer:
-            status, content, proof = answer.status, await answer.read(), answer.headers[PROOF_HEADER]
+        answer = await ask(server, "GET", SESSION_PATH, signed_for(server, "GET", SESSION_PATH))
 
-        assert (status, content) == (500, b'{"errors":["internal error; see the JobManager\'s log"]}')
-        assert proof == sign_answer(SECRET, Nonce("0" * 32), status, content)
+        self.check_proven_error(answer)
 
     async def test_a_body_that_cannot_be_unpacked_is_a_proven_500(
-        self, server: Echo, plain: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+        self, server: Echo, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The client would say that the secret is wrong if the answer had no proof."""
         body = b"this is no gzip"
-        headers = {AUTH_HEADER: header_for(server, body=body), "Content-Encoding": "gzip"}
 
-        async with plain.post(f"http://127.0.0.1:{server.port}/echo", data=body, headers=headers) as answer:
-            status, content, proof = answer.status, await answer.read(), answer.headers[PROOF_HEADER]
+        answer = await ask(
+            server, "POST", headers=signed_for(server, body=body) | {"Content-Encoding": "gzip"}, data=body
+        )
 
-        assert (status, content) == (500, b'{"errors":["internal error; see the JobManager\'s log"]}')
-        assert proof == sign_answer(SECRET, Nonce("0" * 32), status, content)
+        self.check_proven_error(answer)
         assert server.reached == []
         assert "request failed" in caplog.text
 
-    async def test_a_body_without_end_is_cut_at_the_limit(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+    async def test_a_body_without_end_is_cut_at_the_limit(self, server: Echo) -> None:
         """Chunked, so that no length is announced."""
 
         async def endless() -> AsyncIterator[bytes]:
             for _ in range(100):
                 yield b"x" * LIMIT
 
-        async with plain.post(
-            f"http://127.0.0.1:{server.port}/echo", data=endless(), headers={AUTH_HEADER: header_for(server, body=b"x")}
-        ) as answer:
-            assert answer.status == 413
+        assert (await ask(server, "POST", headers=signed_for(server, body=b"x"), data=endless())).status == 413
         assert server.reached == []
 
     @pytest.mark.parametrize(
-        "host",
-        ["evil.example", "evil.example:8081", "127.0.0.1.evil.example", "10.0.0.1", "", "[fe80::1]:80", "0.0.0.0"],
-    )
-    async def test_a_foreign_host_name_is_refused(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
-        """DNS rebinding: the browser sends the attacker's name, even to an open path."""
-        async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Host": host}) as answer:
-            assert answer.status == 403
-        assert server.reached == []
-
-    @pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:8081"])
-    async def test_loopback_host_names_are_served(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
-        async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Host": host}) as answer:
-            assert answer.status == 200
-
-    @pytest.mark.parametrize(
-        ("origin", "status"),
+        ("header", "status", "values"),
         [
-            ("http://evil.example", 403),
-            ("null", 403),
-            ("", 403),
-            ("http://[", 403),
-            ("http://localhost:3000", 200),
-            ("http://127.0.0.1", 200),
+            pytest.param(
+                "Host",
+                403,
+                [
+                    "evil.example",
+                    "evil.example:8081",
+                    "127.0.0.1.evil.example",
+                    "10.0.0.1",
+                    "",
+                    "[fe80::1]:80",
+                    "0.0.0.0",
+                ],
+                id="foreign hosts",
+            ),
+            pytest.param(
+                "Host",
+                200,
+                ["localhost", "localhost:99", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:8081"],
+                id="hosts of loopback",
+            ),
+            pytest.param("Origin", 403, ["http://evil.example", "null", "", "http://["], id="foreign origins"),
+            pytest.param("Origin", 200, ["http://localhost:3000", "http://127.0.0.1"], id="origins of loopback"),
         ],
     )
-    async def test_a_foreign_origin_is_refused(
-        self, server: Echo, plain: aiohttp.ClientSession, origin: str, status: int
+    async def test_what_names_another_host_is_refused_even_an_open_path(
+        self, server: Echo, header: str, status: int, values: list[str]
     ) -> None:
-        async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Origin": origin}) as answer:
-            assert answer.status == status
+        """DNS rebinding: the browser sends the attacker's name."""
+        found = {each: (await ask(server, "GET", "/healthz", {header: each})).status for each in values}
+
+        assert found == dict.fromkeys(values, status)
 
     @pytest.mark.parametrize(
         "host", ["127.0.0.1:{other}", "localhost:{other}", "127.0.0.2:{port}", "[::1]:{port}", "127.0.0.1"]
     )
-    async def test_a_request_for_another_address_is_refused(
-        self, server: Echo, plain: aiohttp.ClientSession, host: str
-    ) -> None:
+    async def test_a_request_for_another_address_is_refused(self, server: Echo, host: str) -> None:
         """A server at another address could pass on the requests that clients sent to it."""
         host = host.format(port=server.port, other=server.port + 1)
-        headers = {
-            "Host": host,
-            AUTH_HEADER: sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce("0" * 32), NOW),
-        }
 
-        async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
-            assert answer.status == 421
+        assert (await ask(server, "POST", headers={"Host": host} | signed_for(server, host=host))).status == 421
         assert server.reached == []
 
-    async def test_localhost_and_advertised_addresses_are_its_own(self, plain: aiohttp.ClientSession) -> None:
-        echo = Echo(advertised=("127.0.0.1:9",))
-        runner = await echo.start()
-        for number, host in enumerate((f"localhost:{echo.port}", "127.0.0.1:9")):
-            signature = sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce(f"{number:032x}"), NOW)
-            async with plain.post(
-                f"http://127.0.0.1:{echo.port}/echo", headers={"Host": host, AUTH_HEADER: signature}
-            ) as answer:
-                assert answer.status == 202
-        await runner.cleanup()
+    @pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:9"])
+    async def test_localhost_and_advertised_addresses_are_its_own(self, host: str) -> None:
+        async with Echo(advertised=("127.0.0.1:9",)).running() as echo:
+            host = host.format(port=echo.port)
 
-    async def test_refusals_are_counted(self, server: Echo, plain: aiohttp.ClientSession) -> None:
+            assert (await ask(echo, "POST", headers={"Host": host} | signed_for(echo, host=host))).status == 202
+
+    async def test_refusals_are_counted(self, server: Echo) -> None:
         for _ in range(3):
-            async with plain.get(f"http://127.0.0.1:{server.port}/echo"):
-                pass
+            await ask(server, "GET")
 
         assert server.protection.num_refused == 3
 
 
 class TestClocks:
-    @pytest.mark.parametrize("behind_ms", [-3_600_000, 3_600_000])
+    @pytest.mark.parametrize("behind_ms", [-3_600_000, 3_600_000, NOW])
     async def test_a_client_with_another_time_asks_again_with_the_servers(self, server: Echo, behind_ms: int) -> None:
         """The server's is not put back or forward with the machine's clock, so the two may differ by any time."""
         async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: NOW - behind_ms) as client:
-            assert (await client.request("POST", "/echo", body=b"x")).body == b"x"
-            websocket = await client.open_session()
-            await websocket.close("the end")
-
-        assert server.reached == ["/echo", SESSION_PATH]
-        assert server.protection.num_refused == 1
-
-    async def test_a_websocket_is_opened_with_the_servers_time(self, server: Echo) -> None:
-        async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: 0) as client:
             await (await client.open_session()).close("the end")
+            assert (await client.request("POST", "/echo", body=b"x")).body == b"x"
 
-        assert server.reached == [SESSION_PATH]
+        assert server.reached == [SESSION_PATH, "/echo"]
+        assert server.protection.num_refused == 1
 
     @pytest.mark.parametrize("proof", [None, "0" * 64])
     async def test_the_time_of_a_stranger_is_not_believed(self, proof: str | None) -> None:
@@ -358,21 +348,15 @@ class TestClocks:
             protection.judge(msgspec.structs.replace(head, signature=signature), remember=True), AcceptedRequest
         )
 
-    async def test_a_replay_is_refused_after_the_clock_was_put_back(self, plain: aiohttp.ClientSession) -> None:
+    async def test_a_replay_is_refused_after_the_clock_was_put_back(self) -> None:
         wall_ms, monotonic_ns = NOW, 0
-        echo = Echo(clock=steady_clock(lambda: wall_ms, lambda: monotonic_ns))
-        runner = await echo.start()
         statuses = []
-
-        for minutes, put_back_minutes in ((0, 0), (1, 1), (2, 5), (10, 20)):
-            monotonic_ns, wall_ms = minutes * 60_000_000_000, NOW + (minutes - put_back_minutes) * 60_000
-            async with plain.post(
-                f"http://127.0.0.1:{echo.port}/echo", headers={AUTH_HEADER: header_for(echo)}
-            ) as answer:
-                statuses.append(answer.status)
+        async with Echo(clock=steady_clock(lambda: wall_ms, lambda: monotonic_ns)).running() as echo:
+            for minutes, put_back_minutes in ((0, 0), (1, 1), (2, 5), (10, 20)):
+                monotonic_ns, wall_ms = minutes * 60_000_000_000, NOW + (minutes - put_back_minutes) * 60_000
+                statuses.append((await ask(echo, "POST", headers=signed_for(echo))).status)
 
         assert statuses == [202, 401, 401, 401]
-        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -380,49 +364,38 @@ async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]])
     """Yield the port of a server that knows no secret."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield runner.addresses[0][1]
-    await runner.cleanup()
+    async with listening(application) as port:
+        yield port
 
 
 class TestForeignServers:
     async def test_one_with_another_secret_refuses_us(self) -> None:
-        echo = Echo(OTHER_SECRET)
-        runner = await echo.start()
-        async with RpcClient("127.0.0.1", echo.port, SECRET, clock=lambda: NOW) as client:
+        async with (
+            Echo(OTHER_SECRET).running() as echo,
+            RpcClient("127.0.0.1", echo.port, SECRET, clock=lambda: NOW) as client,
+        ):
             with pytest.raises(AuthenticationError, match="same secret file"):
                 await client.request("GET", "/echo")
             with pytest.raises(AuthenticationError, match="same secret file"):
                 await client.open_session()
-        await runner.cleanup()
 
     @pytest.mark.parametrize("proof", [None, "0" * 64])
     async def test_an_answer_without_a_proof_is_not_believed(self, proof: str | None) -> None:
-        async def answer(request: web.Request) -> web.Response:
-            return web.Response(headers={} if proof is None else {PROOF_HEADER: proof})
-
-        async def websocket(request: web.Request) -> web.WebSocketResponse:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            headers = {} if proof is None else {PROOF_HEADER: proof}
+            if request.path != SESSION_PATH:
+                return web.Response(headers=headers)
             response = web.WebSocketResponse(timeout=0.1)
-            if proof is not None:
-                response.headers[PROOF_HEADER] = proof
+            response.headers.update(headers)
             await response.prepare(request)
             await response.receive()
             return response
 
-        application = web.Application()
-        application.router.add_get("/", answer)
-        application.router.add_get(SESSION_PATH, websocket)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with RpcClient("127.0.0.1", runner.addresses[0][1], SECRET) as client:
+        async with served(answer) as port, RpcClient("127.0.0.1", port, SECRET) as client:
             with pytest.raises(AuthenticationError):
                 await client.request("GET", "/")
             with pytest.raises(AuthenticationError):
                 await client.open_session()
-        await runner.cleanup()
 
     async def test_a_redirect_is_not_followed(self) -> None:
         """A signed request goes to the server it was meant for, and nowhere else."""
@@ -436,12 +409,8 @@ class TestForeignServers:
         echo = Echo()
         application = echo.protection.create_application([Route("GET", "/", redirect)], echo.echo_messages)
         application.on_response_prepare.append(add_location)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with RpcClient("127.0.0.1", runner.addresses[0][1], SECRET) as client:
+        async with listening(application) as port, RpcClient("127.0.0.1", port, SECRET) as client:
             assert (await client.request("GET", "/")).status == 302
-        await runner.cleanup()
 
     async def test_nobody_there_is_an_error_with_the_address(self, unused_port: int) -> None:
         async with RpcClient("127.0.0.1", unused_port, SECRET) as client:
@@ -465,21 +434,14 @@ def unused_port() -> int:
     return port
 
 
-def test_an_error_answer_is_raised_with_the_servers_words() -> None:
+def test_an_error_answer_is_raised_with_the_servers_words_and_a_good_one_passes() -> None:
     with pytest.raises(RpcStatusError, match=r"^one; two$") as caught:
         RpcResponse(400, b'{"errors":["one","two"]}').raise_for_status()
     assert (caught.value.status, caught.value.errors) == (400, ["one", "two"])
-
-
-def test_an_error_answer_that_is_no_json_is_raised_as_text() -> None:
     with pytest.raises(RpcStatusError, match=r"^oops$"):
         RpcResponse(500, b"oops").raise_for_status()
-
-
-def test_a_good_answer_passes() -> None:
-    answer = RpcResponse(204, b"")
-
-    assert answer.raise_for_status() is answer
+    good = RpcResponse(204, b"")
+    assert good.raise_for_status() is good
 
 
 @pytest.mark.parametrize(("host", "authority"), [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")])

@@ -117,12 +117,7 @@ async def test_errors_are_answers_as_over_http(rpc: RpcGateway, method: str, pat
     assert await rpc.request(method, path) == expected
 
 
-async def test_an_answer_that_does_not_come_in_time_is_an_error(rpc: RpcGateway) -> None:
-    with pytest.raises(RpcConnectError, match=r"no answer within 0\.01 s"):
-        await rpc.request("GET", "/never", timeout_s=0.01)
-
-
-@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["its time is over", "it was cancelled"])
 async def test_a_request_that_nobody_waits_for_is_cancelled_at_the_job_manager(
     job_manager: JobManager, rpc: RpcGateway, is_cancelled: bool
 ) -> None:
@@ -137,7 +132,8 @@ async def test_a_request_that_nobody_waits_for_is_cancelled_at_the_job_manager(
     async with asyncio.timeout(PATIENCE_S):
         await job_manager.was_cancelled.wait()
 
-    await asyncio.gather(request, return_exceptions=True)
+    [end] = await asyncio.gather(request, return_exceptions=True)
+    assert is_cancelled or (isinstance(end, RpcConnectError) and "no answer within 0.01 s" in str(end))
     assert (await rpc.request("GET", "/empty")).status == 204
 
 

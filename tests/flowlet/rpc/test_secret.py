@@ -29,6 +29,7 @@ def test_a_missing_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert path.read_text() == secret.hex() + "\n"
     assert os.listdir(path.parent) == ["secret"]
+    assert secret != load_or_create_secret(tmp_path / "other")
 
 
 def test_an_existing_file_is_used(tmp_path: Path) -> None:
@@ -71,10 +72,6 @@ def test_who_looks_for_a_cluster_makes_no_file(tmp_path: Path) -> None:
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="open to other users"):
         load_secret(path)
-
-
-def test_two_secrets_differ(tmp_path: Path) -> None:
-    assert load_or_create_secret(tmp_path / "a") != load_or_create_secret(tmp_path / "b")
 
 
 def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
@@ -150,21 +147,17 @@ def test_the_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         load_or_create_secret(path)
 
 
-def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "mine"))
-
-    load_or_create_secret()
-
-    assert (tmp_path / "mine").exists()
-
-
-@pytest.mark.parametrize("value", [None, ""])
-def test_without_it_the_file_is_in_the_home_directory(
+@pytest.mark.parametrize("value", [None, "", "/mine"])
+def test_the_environment_names_the_file_which_is_in_the_home_directory_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("FLOWLET_SECRET_FILE", raising=False)
     if value is not None:
-        monkeypatch.setenv("FLOWLET_SECRET_FILE", value)
+        monkeypatch.setenv("FLOWLET_SECRET_FILE", value and f"{tmp_path}{value}")
+    expected = tmp_path / "mine" if value else tmp_path / ".flowlet" / "secret"
 
-    assert default_secret_file() == tmp_path / ".flowlet" / "secret"
+    load_or_create_secret()
+
+    assert default_secret_file() == expected
+    assert expected.exists()
