@@ -8,18 +8,12 @@ import pytest
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.client.translate import operator_of
 from flowlet.common import Time, Types
-from flowlet.common.job_client import SubmittedJob
 from flowlet.common.time import Duration
-from flowlet.datastream import (
-    AsyncDataStream,
-    AsyncFunction,
-    AsyncRetryStrategy,
-    DataStream,
-    StreamExecutionEnvironment,
-)
+from flowlet.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, DataStream
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
-from flowlet.errors import FlowletError, JobGraphError
+from flowlet.errors import JobGraphError
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
+from tests.flowlet.datastream.captured_graphs import new_environment
 
 METHODS = ["ordered_wait", "unordered_wait", "ordered_wait_with_retry", "unordered_wait_with_retry"]
 RETRY = AsyncRetryStrategy.fixed_delay(3, 10, empty_result_predicate, None)
@@ -39,24 +33,8 @@ async def lookup(value: int) -> list[int]:
     return [value]
 
 
-class NotStartedError(FlowletError):
-    """Raised instead of running a job."""
-
-
 def stream() -> tuple[DataStream, Callable[[], StreamGraph]]:
-    graphs: list[StreamGraph] = []
-
-    def submit(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
-        graphs.append(stream_graph)
-        raise NotStartedError
-
-    environment = StreamExecutionEnvironment(submit=submit).set_parallelism(1)
-
-    def graph() -> StreamGraph:
-        with pytest.raises(NotStartedError):
-            environment.execute()
-        return graphs[-1]
-
+    environment, graph = new_environment(1)
     return environment.from_collection([1, 2]), graph
 
 

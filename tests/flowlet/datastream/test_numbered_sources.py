@@ -14,19 +14,16 @@ from flowlet.errors import JobGraphError
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: NumberSequenceSource(1.5, 2), ("needs two whole numbers, got 1.5 and 2")),  # type: ignore[arg-type]  # the mistake
+        (lambda: NumberSequenceSource(1.5, 2), "needs two whole numbers, got 1.5 and 2"),  # type: ignore[arg-type]  # the mistake
         (lambda: NumberSequenceSource(3, 2), "a start that is not above its end, got 3 and 2"),
-        (lambda: DataGeneratorSource(7, 1), ("needs a function of a number, got 7")),  # type: ignore[arg-type]  # the mistake
+        (lambda: DataGeneratorSource(7, 1), "needs a function of a number, got 7"),  # type: ignore[arg-type]  # the mistake
         (lambda: DataGeneratorSource(str, 0), "needs a number of records above 0, of 64 bits, got 0"),
         (lambda: NumberSequenceSource(0, 1 << 63), "needs numbers of 64 bits"),
         (lambda: NumberSequenceSource(-(1 << 63) - 1, 0), "needs numbers of 64 bits"),
         (lambda: DataGeneratorSource(str, 1 << 63), "needs a number of records above 0, of 64 bits"),
         (
             lambda: DataGeneratorSource(str, 1, 5),  # type: ignore[arg-type]  # the mistake
-            (
-                r"needs a rate such as "
-                r"RateLimiterStrategy"
-            ),
+            r"needs a rate such as RateLimiterStrategy",
         ),
         (lambda: RateLimiterStrategy.per_second(0), r"per_second\(\) needs a number of records above 0, got 0"),
         (lambda: RateLimiterStrategy.per_checkpoint(0), r"per_checkpoint\(\) needs a whole number"),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from flowlet.common import Types, WatermarkStrategy
-from flowlet.common.job_client import SubmittedJob
 from flowlet.common.time import Duration, Time
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
@@ -20,8 +19,8 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.keyed_stream import IntervalJoin, IntervalJoined
-from flowlet.errors import FlowletError, JobGraphError
-from flowlet.graph.stream_graph import StreamGraph
+from flowlet.errors import JobGraphError
+from tests.flowlet.datastream.captured_graphs import new_environment
 
 ORDERS = [("ann", 1_000), ("bob", 2_000), ("ann", 7_000)]
 PAYMENTS = [("ann", 3_000), ("bob", 500), ("ann", 9_000), ("eve", 9_500)]
@@ -72,23 +71,11 @@ def test_a_job_joins_what_lies_close_together(mode: RuntimeExecutionMode) -> Non
     assert sorted(found) == [("ann", 1_000, 3_000), ("ann", 7_000, 9_000)]
 
 
-class NotStartedError(FlowletError):
-    """Raised instead of running a job."""
-
-
 def built(change: Callable[[IntervalJoin], IntervalJoined]) -> dict[str, Any]:
     """Return the arguments of the join in the graph of a program, which is not run."""
-    graphs = []
-
-    def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
-        graphs.append(stream_graph)
-        raise NotStartedError
-
-    env = StreamExecutionEnvironment(submit=capture)
+    env, graph = new_environment()
     change(keyed(env, ORDERS).interval_join(keyed(env, PAYMENTS))).process(Times()).print()
-    with pytest.raises(NotStartedError):
-        env.execute()
-    factories = [node.transformation.factory for node in graphs[-1].nodes.values()]
+    factories = [node.transformation.factory for node in graph().nodes.values()]
     (found,) = [factory for factory in factories if factory.target.endswith(":IntervalJoinOperator")]
     return dict(found.arguments)
 

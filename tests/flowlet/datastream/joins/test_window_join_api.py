@@ -172,15 +172,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no stream": (
         lambda: orders_and_payments()[0].co_group([1]),  # type: ignore[arg-type]
-        (
-            r"co_group\(\) needs "
-            r"streams"
-        ),
+        r"co_group\(\) needs streams",
     ),
     "two types of keys": (lambda: with_key_types(Types.LONG(), Types.STRING()), "need one type, got Long and String"),
     "a generator function": (lambda: joined().apply(pairs_of), "use a FlatJoinFunction"),
     "a class": (lambda: joined().apply(Paid), r"write Paid\(\)"),  # type: ignore[arg-type]
-    "another function": (lambda: joined().apply(Stamped()), ("needs a JoinFunction or FlatJoinFunction here")),  # type: ignore[arg-type]
+    "another function": (lambda: joined().apply(Stamped()), "needs a JoinFunction or FlatJoinFunction here"),  # type: ignore[arg-type]
     "one argument": (lambda: joined().apply(lambda record: record), "2 records"),  # type: ignore[arg-type,misc]
     "a join function for a co-group": (lambda: co_grouped().apply(Paid()), "needs a CoGroupFunction here"),  # type: ignore[arg-type]
     "no assigner": (lambda: with_key_types(None, None).window(5), "windows need an assigner"),
