@@ -1,6 +1,8 @@
 """Tasks that take part in checkpoints, and a store in memory for their states."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
@@ -10,11 +12,33 @@ from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import chain
 
 VERTEX = "2" * 32
+
+
+def checkpointing(
+    store: InMemoryCheckpointStore,
+    execute_async: Callable[[Callable[[], None]], object] = lambda run: run(),
+    **options: Any,
+) -> Checkpointing:
+    """Return the checkpoints of subtask 0 of ``VERTEX``; asynchronous parts run at once, unless the test keeps them."""
+    return Checkpointing(store.responder_of(VERTEX, 0), execute_async, InMemoryChannelStateWriter(), **options)
+
+
+def trigger(task: StreamTask | None, checkpoint_id: int, options: CheckpointOptions | None = None) -> "Future[bool]":
+    assert task is not None
+    assert task.checkpoints is not None
+    barrier = CheckpointBarrier(checkpoint_id, 0, CheckpointOptions() if options is None else options)
+    return task.checkpoints.trigger_checkpoint_async(barrier)
+
+
+def complete(task: StreamTask, checkpoint_id: int) -> None:
+    assert task.checkpoints is not None
+    task.checkpoints.notify_checkpoint_complete_async(checkpoint_id)
 
 
 class Remembering(Recorder):
@@ -51,14 +75,6 @@ class Rig:
         self.partition = network.partition()
         self.reader = network.reader(self.partition)
 
-    def checkpointing(self, restored: Mapping[str, OperatorState] | None = None) -> Checkpointing:
-        return Checkpointing(
-            self.store.responder_of(VERTEX, 0),
-            self.pool.append,
-            InMemoryChannelStateWriter(),
-            restored=restored or {},
-        )
-
     def task(
         self,
         *operators: StreamOperator,
@@ -69,7 +85,7 @@ class Rig:
         gates = [self.network.gate(producer) for producer in producers]
         outputs = [edge(self.partition, source=len(operators) - 1)]
         environment = self.network.environment("joint", gates=gates, outputs=outputs)
-        environment.checkpointing = self.checkpointing(restored)
+        environment.checkpointing = checkpointing(self.store, self.pool.append, restored=restored or {})
         return create_stream_task(environment, chain(*operators))
 
     def run_async(self) -> None:

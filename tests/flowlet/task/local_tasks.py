@@ -2,21 +2,28 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
+from flowlet.errors import TaskCancelled
+from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import OutputEdge
+from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, ScriptedSource, Thread
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
+
+AnyTask = TypeVar("AnyTask", bound=StreamTask)
 
 
 class Clock:
@@ -25,6 +32,9 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ns
+
+    def advance_ms(self, duration_ms: int) -> None:
+        self.now_ns += duration_ms * 1_000_000
 
 
 def chain(*operators: StreamOperator) -> list[ChainedOperator]:
@@ -75,13 +85,24 @@ class Tasks:
         environment = self.network.environment(name, gates=gates or [], outputs=outputs)
         return create_stream_task(environment, chain(*operators))
 
-    def source(self, *operators: StreamOperator, outputs: list[OutputEdge] | None = None) -> StreamTask:
-        return self.task("source", *operators, outputs=outputs or [])
+    def source(self, *operators: StreamOperator, outputs: list[OutputEdge] | None = None) -> SourceStreamTask:
+        task = self.task("source", *operators, outputs=outputs or [])
+        assert isinstance(task, SourceStreamTask)
+        return task
 
-    def sink(self, *operators: StreamOperator, producers: list[ResultPartition]) -> StreamTask:
-        return self.task("sink", *operators, gates=[self.network.gate(*producers)], outputs=[])
+    def sink(self, *operators: StreamOperator, producers: list[ResultPartition]) -> GateFedStreamTask:
+        task = self.task("sink", *operators, gates=[self.network.gate(*producers)], outputs=[])
+        assert isinstance(task, GateFedStreamTask)
+        return task
 
-    def restored(self, task: StreamTask) -> StreamTask:
+    def timed(self, environment: TaskEnvironment, *operators: StreamOperator) -> StreamTask:
+        """Return a task for which time passes only when the test moves ``clock``."""
+        timings = TaskTimings(self.clock)
+        if environment.gates:
+            return GateFedStreamTask(environment, chain(*operators), timings=timings)
+        return SourceStreamTask(environment, chain(*operators), timings=timings)
+
+    def restored(self, task: AnyTask) -> AnyTask:
         """Ready to be single-stepped on the test's thread."""
         assert task._lifecycle.try_advance(ExecutionState.INITIALIZING)
         task._restore()
@@ -92,10 +113,25 @@ class Tasks:
         task._after_loop()
 
 
-def run(*tasks: StreamTask) -> None:
-    """Each on a thread of its own, to the end."""
+def run(*tasks: StreamTask) -> list[Thread]:
+    """Each on a thread of its own, to the end; return the threads."""
     threads = [Thread(task.invoke, task.name) for task in tasks]
     for thread in threads:
+        thread.result()
+    return threads
+
+
+def parked(task: StreamTask) -> Thread:
+    """Run a task on a thread of its own until it waits; return the thread."""
+    thread = Thread(task.invoke)
+    spin_until(lambda: is_parked(task))
+    return thread
+
+
+def cancel(task: StreamTask, thread: Thread) -> None:
+    """Cancel a task that runs, and see it end so."""
+    task.cancel()
+    with pytest.raises(TaskCancelled):
         thread.result()
 
 

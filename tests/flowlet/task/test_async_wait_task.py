@@ -15,13 +15,12 @@ from flowlet.async_io.async_calls import PROCESS_ASYNC_LOOP, AsyncCall, AsyncCal
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
-from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.mailbox.mailbox_processor import TaskTimings
+from flowlet.errors import UserFunctionError
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
+from tests.flowlet.task.local_tasks import Tasks, cancel, chain, is_parked, run, source
 from tests.waiting import PATIENCE_S, spin_until
 
 
@@ -86,10 +85,7 @@ def test_every_result_arrives_before_the_last_watermark(
     """
     partition = network.partition()
     sink, function = Recorder(), Pairs()
-    first, second = (
-        wait(function, is_ordered=is_ordered, capacity=capacity),
-        wait(echo, is_ordered=is_ordered, capacity=capacity),
-    )
+    first, second = (wait(each, is_ordered=is_ordered, capacity=capacity) for each in (function, echo))
     script = [list(range(start, start + 50)) for start in range(0, 200, 50)]
     producer = tasks.source(source(*script), Recorder(), first, second, outputs=[edge(partition, source=3)])
 
@@ -107,9 +103,7 @@ def test_coroutines_run_on_the_loop_and_results_are_emitted_on_the_task(tasks: T
     before, behind, function = Recorder(), Recorder(), Pairs()
     producer = tasks.source(source([1, 2, 3]), before, wait(function), behind, outputs=[edge(partition, source=3)])
     consumer = tasks.sink(Recorder(), producers=[partition])
-    threads = [Thread(producer.invoke), Thread(consumer.invoke)]
-    for thread in threads:
-        thread.result()
+    threads = run(producer, consumer)
 
     assert before.threads == behind.threads == {threads[0].ident}
     assert function.threads["open"] == function.threads["async_invoke"]
@@ -244,10 +238,7 @@ def test_a_task_is_cancelled_while_calls_run(tasks: Tasks, network: LocalNetwork
     thread = Thread(producer.invoke)
     spin_until(lambda: function.num_calls == min(num_records, 2) and is_parked(producer))
 
-    producer.cancel()
-
-    with pytest.raises(TaskCancelled):
-        thread.result()
+    cancel(producer, thread)
     assert function.num_interrupted == function.num_calls
     assert PROCESS_ASYNC_LOOP.num_holders == 0
 
@@ -294,9 +285,8 @@ def test_a_task_that_stops_without_drain_starts_no_further_calls(tasks: Tasks, n
     operator, sink = wait(echo, capacity=1), Recorder()
     environment = network.environment("source", outputs=[edge(partition, source=1)])
     # With a clock that stands still: no action ends because it took long.
-    producer = SourceStreamTask(
-        environment, chain(source(list(range(3000))), operator), timings=TaskTimings(tasks.clock)
-    )
+    producer = tasks.timed(environment, source(list(range(3000))), operator)
+    assert isinstance(producer, SourceStreamTask)
     operator.create_calls = partial(AnswersAtOnce, at=100, act=producer.stop)
 
     run(producer, tasks.sink(sink, producers=[partition]))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.datastream.connectors import Sink, SupportsCommitter
 from flowlet.datastream.connectors.base import Committer, CommittingSinkWriter
 from flowlet.datastream.functions import CheckpointedFunction, CheckpointListener, MapFunction
@@ -18,13 +17,10 @@ from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import Checkpointing
-from netstack.wire.events import CheckpointBarrier
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.task.checkpointed_tasks import checkpointing, complete, trigger
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.local_tasks import chain
-
-VERTEX = "5" * 32
 
 
 class Calls:
@@ -105,21 +101,17 @@ class NotingSink(Sink, SupportsCommitter):
 
 def run(network: LocalNetwork, calls: Calls, operators: list[StreamOperator], *, checkpoints: bool) -> list[str]:
     """Run a task to its end, or with a checkpoint after its first record; returns the calls but those of ``open``."""
-    store, pool = InMemoryCheckpointStore(), list[Callable[[], None]]()
     environment = network.environment("slow")
     if checkpoints:
-        environment.checkpointing = Checkpointing(
-            store.responder_of(VERTEX, 0),
-            pool.append,
-            InMemoryChannelStateWriter(),
-            are_taken_after_finish=False,
+        environment.checkpointing = checkpointing(
+            InMemoryCheckpointStore(), lambda run: None, are_taken_after_finish=False
         )
 
     def begin(value: Any) -> Any:
         task = calls.task
         if checkpoints and task is not None and task.checkpoints is not None:
-            task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0))
-            task.checkpoints.notify_checkpoint_complete_async(1)
+            trigger(task, 1)
+            complete(task, 1)
         return value
 
     head: list[StreamOperator] = [SourceOperator(CollectionSource([1])), MapOperator(begin)]

@@ -1,4 +1,3 @@
-import sys
 from collections import Counter
 
 import pytest
@@ -9,12 +8,11 @@ from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.records import MAX_WATERMARK
-from flowlet.task.one_input_stream_task import GateFedStreamTask
-from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.task_environment import OutputEdge
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
-from tests.waiting import spin_until
+from tests.flowlet.task.local_tasks import Tasks, chain, parked, run, source
+from tests.flowlet.task.watchdog import tiny_switch_interval
 
 
 class TestPipeline:
@@ -60,9 +58,8 @@ class TestPipeline:
         first, second = Recorder(), Recorder()
         producer = tasks.source(source([1, 2], [3]), first, outputs=[edge(partition, source=1)])
         consumer = tasks.sink(second, producers=[partition])
-        threads = [Thread(producer.invoke), Thread(consumer.invoke)]
-        for thread in threads:
-            thread.result()
+
+        threads = run(producer, consumer)
 
         assert [first.threads, second.threads] == [{thread.ident} for thread in threads]
         for recorder in (first, second):
@@ -122,8 +119,7 @@ class TestPipeline:
         partition = network.partition()
         recorder = Recorder()
         consumer = tasks.sink(recorder, producers=[partition])
-        thread = Thread(consumer.invoke)
-        spin_until(lambda: is_parked(consumer))
+        thread = parked(consumer)
 
         run(tasks.source(source([1]), outputs=[edge(partition)]))
         thread.result()
@@ -156,20 +152,8 @@ class TestPipeline:
         create_stream_task(network.environment("source", subtask=1, parallelism=4), chain(source(), recorder))
 
         ctx = recorder.ctx
-        assert (ctx.task_name, ctx.operator_name, ctx.subtask, ctx.parallelism, ctx.max_parallelism) == (
-            "source",
-            "second",
-            1,
-            4,
-            128,
-        )
-        assert ctx.attempt == 3
-
-    def test_the_kind_of_task_follows_from_the_head(self, network: LocalNetwork, tasks: Tasks) -> None:
-        partition = network.partition()
-
-        assert isinstance(tasks.source(source()), SourceStreamTask)
-        assert isinstance(tasks.sink(Recorder(), producers=[partition]), GateFedStreamTask)
+        assert (ctx.task_name, ctx.operator_name) == ("source", "second")
+        assert (ctx.subtask, ctx.parallelism, ctx.max_parallelism, ctx.attempt) == (1, 4, 128, 3)
 
 
 class TestMetrics:
@@ -213,29 +197,22 @@ def test_a_pipeline_under_constant_thread_switches_loses_nothing() -> None:
     """All records arrive once with few buffers, two producers, two consumers and every kind of wait; no wake-up is
     rescued, no buffer left.
     """
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with LocalNetwork() as network:
-            tasks = Tasks(network)
-            partitions = [network.partition(2, max_buffers=4) for _ in range(2)]
-            keyed = KeyGroups(lambda value: value)
-            sources = [
-                tasks.source(
-                    source(*([v, v + 2, v + 4] for v in range(start, 6_000, 6))), outputs=[edge(partition, keyed)]
-                )
-                for start, partition in enumerate(partitions)
-            ]
-            recorders = [Recorder(), Recorder()]
-            sinks = []
-            for index, recorder in enumerate(recorders):
-                environment = network.environment(
-                    "sink", gates=[network.gate(*partitions, subpartition=index)], subtask=index
-                )
-                sinks.append(create_stream_task(environment, chain(recorder)))
-            run(*sources, *sinks)
-    finally:
-        sys.setswitchinterval(interval)
+    with tiny_switch_interval(), LocalNetwork() as network:
+        tasks = Tasks(network)
+        partitions = [network.partition(2, max_buffers=4) for _ in range(2)]
+        keyed = KeyGroups(lambda value: value)
+        sources = [
+            tasks.source(source(*([v, v + 2, v + 4] for v in range(start, 6_000, 6))), outputs=[edge(partition, keyed)])
+            for start, partition in enumerate(partitions)
+        ]
+        recorders = [Recorder(), Recorder()]
+        sinks = []
+        for index, recorder in enumerate(recorders):
+            environment = network.environment(
+                "sink", gates=[network.gate(*partitions, subpartition=index)], subtask=index
+            )
+            sinks.append(create_stream_task(environment, chain(recorder)))
+        run(*sources, *sinks)
 
     assert sorted(value for recorder in recorders for value in recorder.values) == list(range(6_000))
     assert all(task.mailbox.statistics().num_rescued_wakeups == 0 for task in (*sources, *sinks))

@@ -9,18 +9,18 @@ import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, Chunk, Watermark
 from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import Checkpointing, OutputEdge
+from flowlet.task.task_environment import OutputEdge
 from flowlet.tm.task_deployment import finished_chain
 from netstack.partition.result_partition import ResultPartition
-from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, StopMode
+from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.task.checkpointed_tasks import VERTEX, checkpointing, complete, trigger
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, source, step_until_idle
 from tests.waiting import spin_until
@@ -46,18 +46,8 @@ class Rig:
             "task", gates=made, outputs=outputs or [edge(self.partition, source=last)]
         )
         environment.gate_inputs = list(range(1, len(made) + 1))
-        environment.checkpointing = Checkpointing(
-            self.store.responder_of("v", 0), lambda call: call(), InMemoryChannelStateWriter()
-        )
+        environment.checkpointing = checkpointing(self.store)
         return create_stream_task(environment, finished_chain(chained))
-
-    def take(self, task: StreamTask, checkpoint_id: int) -> None:
-        assert task.checkpoints is not None
-        task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0))
-
-    def complete(self, task: StreamTask, checkpoint_id: int) -> None:
-        assert task.checkpoints is not None
-        task.checkpoints.notify_checkpoint_complete_async(checkpoint_id)
 
     def end_after_checkpoint(self, task: StreamTask, thread: Thread) -> list[Any]:
         """Read the records of the task, and complete a checkpoint of its end; return all records."""
@@ -70,15 +60,14 @@ class Rig:
         spin_until(has_end_of_data)
         self.reader.view.acknowledge_all_data_processed()
         spin_until(lambda: task.waiting_for == "the final checkpoint")
-        self.take(task, 8)
+        trigger(task, 8)
         spin_until(lambda: self.store.num_acknowledged(8) == 1)
         self.reader.read()
         self.reader.view.resume_consumption()  # it stops behind the barrier
-        self.complete(task, 8)
+        complete(task, 8)
         thread.result()
         self.reader.read()
-        self.reader.view.release()
-        state = self.store.state_of(8, "v", 0)
+        state = self.store.state_of(8, VERTEX, 0)
         assert (state.is_finished, dict(state.operators)) == (True, {})
         return found
 
@@ -108,22 +97,14 @@ def test_a_source_that_had_finished_reads_nothing(rig: Rig, strategy: WatermarkS
     assert recorder.calls == []
 
 
-def test_a_task_with_an_input_that_had_finished_passes_on_the_end(network: LocalNetwork, rig: Rig) -> None:
-    producer, recorder = network.partition(), Recorder()
-    task = rig.task(chain(recorder, Recorder("second")), gates=[[producer]])
-    thread = Thread(task.invoke)
-    send(producer, MAX_WATERMARK)
-    end(producer)
-
-    emitted = rig.end_after_checkpoint(task, thread)
-
-    assert [each for each in emitted if isinstance(each, Watermark | Chunk)] == [MAX_WATERMARK]
-    assert recorder.calls == []
-
-
-def test_a_task_with_two_inputs_that_had_finished_waits_for_both(network: LocalNetwork, rig: Rig) -> None:
-    producers, noting = [network.partition(), network.partition()], Noting()
-    task = rig.task(chain(noting), gates=[[producer] for producer in producers])
+@pytest.mark.parametrize("num_inputs", [1, 2])
+def test_a_task_whose_inputs_had_finished_waits_for_them_and_passes_on_the_end(
+    network: LocalNetwork, rig: Rig, num_inputs: int
+) -> None:
+    producers = [network.partition() for _ in range(num_inputs)]
+    recorder, noting = Recorder(), Noting()
+    operators = chain(recorder, Recorder("second")) if num_inputs == 1 else chain(noting)
+    task = rig.task(operators, gates=[[producer] for producer in producers])
     thread = Thread(task.invoke)
     for producer in producers:
         send(producer, MAX_WATERMARK)
@@ -132,7 +113,7 @@ def test_a_task_with_two_inputs_that_had_finished_waits_for_both(network: LocalN
     emitted = rig.end_after_checkpoint(task, thread)
 
     assert [each for each in emitted if isinstance(each, Watermark | Chunk)] == [MAX_WATERMARK]
-    assert noting.seen == []
+    assert (recorder.calls, noting.seen) == ([], [])
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
@@ -150,7 +131,6 @@ def test_a_record_for_operators_that_had_finished_fails_the_task(
     ):
         step_until_idle(task)
     task.cancel()
-    rig.reader.view.release()
 
 
 def test_names_ids_and_edges_stay(rig: Rig) -> None:
@@ -168,4 +148,3 @@ def test_names_ids_and_edges_stay(rig: Rig) -> None:
         (item.parent, item.tag, item.operator.name) for item in before
     ]
     assert after[1].operator.operator_id == b"i" * 16
-    rig.reader.view.release()

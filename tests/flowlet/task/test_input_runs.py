@@ -130,6 +130,12 @@ class Rig:
         self.process(max_buffers=1)
         self.forget()
 
+    def stop_in_a_run(self) -> None:
+        """Receive the numbers from 0 to 5 together, and process two of them."""
+        self.make_runs()
+        self.receive(0, *map(serialized, range(6)))
+        self.process_until(2)
+
     def forget(self) -> None:
         self.values.clear()
         for gate in self.gates:
@@ -161,7 +167,7 @@ def rigs() -> Iterator[Callable[..., Rig]]:
 def test_several_buffers_are_polled_at_once_once_a_poll_has_said_that_there_is_more(rigs: Callable[..., Rig]) -> None:
     """The buffers keep their order; the first poll for one buffer says that there is more."""
     rig = rigs(1)
-    rig.receive(0, *(serialized(number) for number in range(8)))
+    rig.receive(0, *map(serialized, range(8)))
 
     assert rig.process(max_buffers=8) is InputStatus.MORE_AVAILABLE
 
@@ -175,7 +181,7 @@ def test_a_call_polls_no_more_than_it_may_process(rigs: Callable[..., Rig]) -> N
     """
     rig = rigs(1)
     rig.make_runs()
-    rig.receive(0, *(serialized(number) for number in range(8)))
+    rig.receive(0, *map(serialized, range(8)))
 
     for num_processed in (1, 2, 3):
         rig.process(max_buffers=1)
@@ -220,9 +226,7 @@ class TestTheRestOfARun:
     def test_is_available_and_processed_next(self, rigs: Callable[..., Rig]) -> None:
         """The rest of a run comes before anything else of the gate, and without another poll."""
         rig = rigs(2)
-        rig.make_runs()
-        rig.receive(0, *(serialized(number) for number in range(6)))
-        rig.process_until(2)
+        rig.stop_in_a_run()
         rig.receive(1, serialized("of another channel"))
 
         assert rig.processor.is_available
@@ -236,9 +240,7 @@ class TestTheRestOfARun:
     def test_wakes_whoever_waits_for_input(self, rigs: Callable[..., Rig]) -> None:
         """The waiting task is woken although the gate itself has no data."""
         rig = rigs(1)
-        rig.make_runs()
-        rig.receive(0, *(serialized(number) for number in range(6)))
-        rig.process_until(2)
+        rig.stop_in_a_run()
         woken: list[bool] = []
 
         rig.processor.watch(lambda: woken.append(True))
@@ -271,9 +273,7 @@ class TestTheRestOfARun:
     def test_is_given_back_by_the_close(self, rigs: Callable[..., Rig]) -> None:
         """A task that is cancelled; a second close does nothing."""
         rig = rigs(1)
-        rig.make_runs()
-        rig.receive(0, *(serialized(number) for number in range(6)))
-        rig.process_until(2)
+        rig.stop_in_a_run()
         assert rig.num_free(0) == NUM_SEGMENTS - 4
 
         rig.processor.close()
@@ -286,7 +286,7 @@ class TestTheRestOfARun:
         """The close gives the rest back; the failed buffer, and those before it, were given back already."""
         rig = rigs(1)
         rig.make_runs()
-        rig.receive(0, *(serialized(number) for number in range(6)))
+        rig.receive(0, *map(serialized, range(6)))
 
         def fail(value: object) -> None:
             if value == 2:
@@ -314,7 +314,7 @@ def test_each_buffer_of_a_run_is_given_back_by_itself(
     rig.make_runs()
     free: list[int] = []
     rig.on_value = lambda _value: free.append(rig.num_free(0))
-    rig.receive(0, *(serialized(number) for number in range(6)))
+    rig.receive(0, *map(serialized, range(6)))
 
     rig.process()
 
@@ -338,9 +338,9 @@ def test_an_event_comes_alone_when_the_data_before_it_was_processed(rigs: Callab
         return found
 
     rig.gates[0].poll_next = observed  # type: ignore[method-assign]  # notes it
-    rig.receive(0, *(serialized(number) for number in range(3)))
+    rig.receive(0, *map(serialized, range(3)))
     rig.receive_event(0, BARRIER)
-    rig.receive(0, *(serialized(number) for number in range(3, 6)))
+    rig.receive(0, *map(serialized, range(3, 6)))
     end = EndOfData(StopMode.DRAIN)
     rig.receive_event(0, end)
 
@@ -354,7 +354,7 @@ def test_gates_that_all_have_data_take_turns_buffer_by_buffer(rigs: Callable[...
     """The one that is left alone yields runs."""
     rig = rigs(1, 1)
     rig.make_runs()
-    rig.receive(0, *(serialized(number) for number in range(6)))
+    rig.receive(0, *map(serialized, range(6)))
     rig.receive(1, serialized("x"), serialized("y"))
 
     rig.process()

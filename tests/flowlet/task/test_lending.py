@@ -11,6 +11,7 @@ import pytest
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
+from tests.flowlet.task.local_tasks import Clock
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
 from tests.stress import Opponent, num_rounds
 from tests.waiting import spin_tightly_until
@@ -27,9 +28,9 @@ def _watched() -> Iterator[None]:
 class ParkedTask:
     """A mailbox loop on a thread of its own, whose default action suspends itself each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, timings: TaskTimings | None = None) -> None:
         self.mailbox = TaskMailbox()
-        self.processor = MailboxProcessor(self._run_action, self.mailbox, TaskTimings())
+        self.processor = MailboxProcessor(self._run_action, self.mailbox, timings or TaskTimings())
         self.suspension: Suspension | None = None
         self.threads: list[int] = []  # of each default action
         self.error: BaseException | None = None
@@ -89,36 +90,34 @@ def test_whoever_stands_in_is_the_mailbox_thread_and_nobody_else_is() -> None:
 
 
 def test_a_mail_wakes_the_thread_only_when_nobody_stands_in_for_it() -> None:
+    """A mail that comes meanwhile is run after the return, one that comes after it at once."""
     ran_on: list[int] = []
+    mail = a_mail(lambda: ran_on.append(threading.get_ident()))
     with parked_task() as task:
         assert task.mailbox.try_borrow()
-        task.mailbox.put_threadsafe(a_mail(lambda: ran_on.append(threading.get_ident())))
+        task.mailbox.put_threadsafe(mail)
         assert task.mailbox.num_mails == 1
         assert task.mailbox._wakeup.locked(), "nobody wakes it"
 
         task.mailbox.give_back()
         spin_tightly_until(lambda: bool(ran_on))
 
-    assert ran_on == [task.thread.ident]
-
-
-def test_a_mail_after_the_return_wakes_the_thread() -> None:
-    ran = threading.Event()
-    with parked_task() as task:
+        task.wait_until_parked()
         assert task.mailbox.try_borrow()
         task.mailbox.give_back()
+        task.mailbox.put_threadsafe(mail)
+        spin_tightly_until(lambda: len(ran_on) == 2)
 
-        task.mailbox.put_threadsafe(a_mail(ran.set))
-
-        assert ran.wait(20)
+    assert ran_on == [task.thread.ident] * 2
 
 
-def test_a_thread_that_does_not_lend_is_left_alone() -> None:
+def test_a_thread_that_works_or_does_not_lend_is_left_alone() -> None:
     """One that waits inside an operator, for that operator's mails: whatever ran now would run inside a record."""
-    mailbox = TaskMailbox()
+    mailbox, borrowed_from_itself = TaskMailbox(), list[bool]()
 
     def wait() -> None:
         mailbox.bind_to_current_thread()
+        borrowed_from_itself.append(mailbox.try_borrow())
         mailbox.take()
 
     thread = threading.Thread(target=wait)
@@ -129,13 +128,7 @@ def test_a_thread_that_does_not_lend_is_left_alone() -> None:
 
     mailbox.put_threadsafe(a_mail())
     thread.join()
-
-
-def test_a_thread_that_works_is_left_alone() -> None:
-    mailbox = TaskMailbox()
-    mailbox.bind_to_current_thread()
-
-    assert not mailbox.try_borrow()
+    assert borrowed_from_itself == [False]
 
 
 # ---------------------------------------------------------------- the loop
@@ -239,37 +232,22 @@ def test_a_cancellation_comes_when_the_action_is_over() -> None:
 
 
 def test_time_in_place_is_not_idle_time() -> None:
-    now_ns = [0]
-    mailbox = TaskMailbox()
-    timings = TaskTimings(lambda: now_ns[0])
+    clock = Clock()
+    timings = TaskTimings(clock)
     timings.mark_start()
-    suspensions: list[Suspension] = []
-
-    def suspend(controller: MailboxProcessor) -> None:
-        suspensions.append(controller.suspend_default_action(WaitKind.IDLE, "the test"))
-
-    processor = MailboxProcessor(suspend, mailbox, timings)
-
-    def run() -> None:
-        mailbox.bind_to_current_thread()
-        processor.run_mailbox_loop()
 
     def work(controller: MailboxProcessor) -> None:
-        now_ns[0] += 300
-        suspend(controller)
+        clock.now_ns += 300
+        task.suspend(controller)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    spin_tightly_until(lambda: mailbox._parked_for is not None)
-    now_ns[0] += 1_000
+    with parked_task(ParkedTask(timings)) as task:
+        clock.now_ns += 1_000
+        assert task.suspension is not None
+        assert task.processor.try_run_parked(task.suspension, work, clock.now_ns)
+        clock.now_ns += 1_000
 
-    assert processor.try_run_parked(suspensions[-1], work, now_ns[0])
-    now_ns[0] += 1_000
-
-    assert timings.snapshot().idle_ns == 2_000
-    assert timings.snapshot().busy_ns == 300
-    processor.all_actions_completed()
-    thread.join()
+        assert timings.snapshot().idle_ns == 2_000
+        assert timings.snapshot().busy_ns == 300
 
 
 @pytest.mark.slow

@@ -1,124 +1,87 @@
 """The work that runs on the loop, and the moments at which it goes back to its own thread."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, WaitKind
+from flowlet.mailbox.mailbox_processor import Suspension, WaitKind
 from flowlet.task import one_input_stream_task
-from flowlet.task.one_input_stream_task import (
-    BUDGET_NS,
-    SLOW_NS,
-    GateFedStreamTask,
-    LightTask,
-    add_slow_vertex,
-    can_be_light,
-)
-from netstack.gate.single_input_gate import SingleInputGate
+from flowlet.task.one_input_stream_task import BUDGET_NS, SLOW_NS, LightTask, add_slow_vertex, can_be_light
 
 _S = 1_000_000_000
 
 
-class Gate:
-    """A gate with a number of data buffers, and other elements behind them."""
+class Rig:
+    """A gate with data, and other elements behind them; a mailbox, a processor and a task, as far as they are needed.
 
-    def __init__(self, num_data: int) -> None:
+    An action runs at once, as if the thread was parked.
+    """
+
+    has_mail = False
+    is_parked = is_loop_thread = True
+
+    def __init__(self, num_data: int, *, cost_ns: int = 10) -> None:
         self.num_data = num_data
+        self.cost_ns = cost_ns
+        self.now_ns = 0
+        self.num_runs = self.num_waits = self.num_slow = 0
+        self.mailbox = self.mailbox_processor = self
+        rig: Any = self
+        self.task = LightTask(rig, rig, self._process_one, lambda: self.is_loop_thread, lambda: self.now_ns)
 
     @property
     def next_is_data(self) -> bool:
         return self.num_data > 0
 
-
-class Processor:
-    """Runs the action at once, as if the thread was parked."""
-
-    def __init__(self) -> None:
-        self.num_runs = 0
-        self.is_parked = True
-
-    def try_run_parked(self, suspension: Suspension, action: Callable[[MailboxProcessor], None], now_ns: int) -> bool:
+    def try_run_parked(self, suspension: Suspension, action: Callable[[Any], None], now_ns: int) -> bool:
         if self.is_parked:
             self.num_runs += 1
-            action(None)  # type: ignore[arg-type]  # handed on
+            action(None)
         return self.is_parked
 
-
-class Mailbox:
-    has_mail = False
-
-
-class Rig:
-    """A gate and the parts of a task that a light task needs."""
-
-    def __init__(self, num_data: int, *, cost_ns: int = 10) -> None:
-        self.gate = Gate(num_data)
-        self.mailbox_processor = Processor()
-        self.cost_ns = cost_ns
-        self.now_ns = 0
-        self.is_loop_thread = True
-        self.mailbox = Mailbox()
-        self.num_waits = self.num_slow = 0
-        self.suspension = Suspension(None, WaitKind.IDLE, "input")  # type: ignore[arg-type]  # never resumed
-        gate: SingleInputGate = self.gate  # type: ignore[assignment]  # what is needed of it
-        task: GateFedStreamTask = self  # type: ignore[assignment]  # what is needed of it
-        self.task = LightTask(task, gate, self._process_one, lambda: self.is_loop_thread, lambda: self.now_ns)
-
     def _process_one(self) -> None:
-        self.gate.num_data -= 1
+        self.num_data -= 1
         self.now_ns += self.cost_ns
 
     def _stood_in_the_way(self) -> None:
         self.num_slow += 1
 
-    def _wait_for_input(self, controller: MailboxProcessor) -> None:
+    def _wait_for_input(self, controller: object) -> None:
         self.num_waits += 1
 
     def try_run(self) -> bool:
-        return self.task.try_run(self.suspension)
+        return self.task.try_run(Suspension(None, WaitKind.IDLE, "input"))  # type: ignore[arg-type]  # never resumed
 
 
-def test_all_that_has_arrived_is_processed_and_then_waited_for() -> None:
-    rig = Rig(3)
+@pytest.mark.parametrize(
+    ("num_data", "change", "runs", "num_left", "num_waits"),
+    [
+        (3, {}, True, 0, 1),
+        (0, {}, True, 0, 0),
+        (3, {"has_mail": True}, True, 2, 0),
+        (3, {"is_loop_thread": False}, False, 3, 0),
+        (3, {"is_parked": False}, False, 3, 0),
+    ],
+    ids=[
+        "all that has arrived is processed and then waited for",
+        "an event is its own thread's work",
+        "a mail ends the slice",
+        "another thread, such as a producer's, leaves it to its own",
+        "a task that works is told as usual",
+    ],
+)
+def test_a_slice(num_data: int, change: dict[str, bool], runs: bool, num_left: int, num_waits: int) -> None:
+    """Unless the task waits for more input, its own thread goes on."""
+    rig = Rig(num_data)
+    for name, value in change.items():
+        setattr(rig, name, value)
 
-    assert rig.try_run()
+    assert rig.try_run() is runs
 
-    assert (rig.gate.num_data, rig.num_waits) == (0, 1)
-
-
-def test_other_threads_leave_it_to_its_own() -> None:
-    """A producer in this process would do the consumer's work on another thread."""
-    rig = Rig(3)
-    rig.is_loop_thread = False
-
-    assert not rig.try_run()
-    assert rig.mailbox_processor.num_runs == 0
-
-
-def test_an_event_is_its_own_threads_work() -> None:
-    rig = Rig(0)
-
-    assert rig.try_run()
-
-    assert (rig.gate.num_data, rig.num_waits) == (0, 0), "its own thread goes on"
-
-
-def test_a_task_that_works_is_told_as_usual() -> None:
-    rig = Rig(3)
-    rig.mailbox_processor.is_parked = False
-
-    assert not rig.try_run()
-
-
-def test_a_mail_ends_the_slice() -> None:
-    rig = Rig(3)
-    rig.mailbox.has_mail = True
-
-    assert rig.try_run()
-
-    assert (rig.gate.num_data, rig.num_waits) == (2, 0), "its own thread goes on"
+    assert (rig.num_data, rig.num_waits) == (num_left, num_waits)
 
 
 def test_a_task_that_takes_long_goes_back_to_its_thread_each_time_for_longer() -> None:
@@ -132,7 +95,7 @@ def test_a_task_that_takes_long_goes_back_to_its_thread_each_time_for_longer() -
         assert not rig.try_run()
         rig.now_ns = end_ns + pause_s * _S
 
-    assert rig.mailbox_processor.num_runs == 3
+    assert rig.num_runs == 3
 
 
 def test_a_task_that_was_quick_for_long_enough_goes_back_for_a_second_again() -> None:
@@ -156,7 +119,7 @@ def test_a_task_that_was_slow_once_never_runs_on_the_loop_again() -> None:
     rig.now_ns += 1_000_000 * _S
     rig.cost_ns = 10
 
-    assert (first, rig.try_run(), rig.mailbox_processor.num_runs, rig.num_slow) == (True, False, 1, 1)
+    assert (first, rig.try_run(), rig.num_runs, rig.num_slow) == (True, False, 1, 1)
     assert repr(rig.task) == "<LightTask, on its own thread for good>"
 
 
@@ -187,10 +150,8 @@ def test_the_oldest_slow_vertices_are_forgotten(monkeypatch: pytest.MonkeyPatch)
 def test_a_task_that_may_wait_for_buffers_or_chooses_among_gates_is_not_light(
     num_gates: int, num_outputs: int, *, is_light: bool
 ) -> None:
-    assert can_be_light([StreamOperator()], num_gates=num_gates, num_outputs=num_outputs) is is_light
-
-
-def test_an_operator_that_waits_for_its_mails_is_not_light() -> None:
+    """Nor is one with an operator that waits for its mails."""
     waiting = AsyncWaitOperator.__new__(AsyncWaitOperator)
 
-    assert not can_be_light([StreamOperator(), waiting], num_gates=1, num_outputs=0)
+    assert can_be_light([StreamOperator()], num_gates=num_gates, num_outputs=num_outputs) is is_light
+    assert not can_be_light([StreamOperator(), waiting], num_gates=num_gates, num_outputs=num_outputs)

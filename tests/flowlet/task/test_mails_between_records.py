@@ -16,7 +16,6 @@ import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
@@ -43,16 +42,15 @@ from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import Source
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
-from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import Checkpointing
 from flowlet.windows.window_operator import WindowOperator
 from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.operators.local_splits import enumerator_of, requests_to
+from tests.flowlet.task.checkpointed_tasks import VERTEX, checkpointing, trigger
 from tests.flowlet.task.local_network import (
     SEGMENT_BYTES,
     LocalNetwork,
@@ -62,10 +60,9 @@ from tests.flowlet.task.local_network import (
     Thread,
     edge,
 )
-from tests.flowlet.task.local_tasks import Clock, Tasks, chain, is_parked, send, step_until_idle
+from tests.flowlet.task.local_tasks import Tasks, cancel, chain, is_parked, run, send, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
 
-VERTEX = "3" * 32
 NUM_RECORDS = 900
 
 
@@ -91,6 +88,17 @@ class Job:
     def run(self, task: StreamTask, tasks: Tasks) -> None:
         self.task = tasks.restored(task)
         step_until_idle(task)
+
+
+def numbers() -> SourceOperator:
+    return SourceOperator(CollectionSource(range(NUM_RECORDS)))
+
+
+def reading(tasks: Tasks, *operators: StreamOperator) -> StreamTask:
+    """Return a task that finds the numbers at its gate."""
+    upstream = tasks.network.partition()
+    send(upstream, Chunk(list(range(NUM_RECORDS))))
+    return tasks.sink(*operators, producers=[upstream])
 
 
 class Process(KeyedProcessFunction):
@@ -140,6 +148,9 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], list[StreamOperator]]] = {
         MapOperator(call),
         KeyedReduceOperator(lambda value: value % 7, lambda first, second: second),
     ],
+    "a reduce function": lambda call: [
+        KeyedReduceOperator(lambda value: 0, lambda first, second: call(first + second))
+    ],
     "timestamps": lambda call: [TimestampsAndWatermarksOperator(timestamps(call))],
     "the end of a chain": lambda call: [MapOperator(lambda value: value), MapOperator(call)],
     "a sink": lambda call: [SinkOperator(Writing(call))],
@@ -147,48 +158,30 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], list[StreamOperator]]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_mail_waits_for_one_record_of_a_task_that_reads_a_gate(
-    network: LocalNetwork, tasks: Tasks, name: str
-) -> None:
+def test_a_mail_waits_for_one_record_of_a_task_that_reads_a_gate(tasks: Tasks, name: str) -> None:
     """The other records of the chunk are processed after the mail."""
-    job, upstream = Job(), network.partition()
-    task = tasks.sink(*OPERATORS[name](job.call), producers=[upstream])
-    send(upstream, Chunk(list(range(NUM_RECORDS))))
+    job = Job()
 
-    job.run(task, tasks)
+    job.run(reading(tasks, *OPERATORS[name](job.call)), tasks)
 
     assert job.at_mail == [10]
-    assert job.num_calls == NUM_RECORDS
-
-
-def test_a_mail_waits_for_one_call_of_a_reduce_function(network: LocalNetwork, tasks: Tasks) -> None:
-    job, upstream = Job(), network.partition()
-    operator = KeyedReduceOperator(lambda value: 0, lambda first, second: job.call(first + second))
-    task = tasks.sink(operator, producers=[upstream])
-    send(upstream, Chunk(list(range(NUM_RECORDS))))
-
-    job.run(task, tasks)
-
-    assert job.at_mail == [10]
-    assert job.num_calls == NUM_RECORDS - 1
+    assert job.num_calls == NUM_RECORDS - (name == "a reduce function")
 
 
 def test_a_mail_waits_for_one_record_of_a_co_operator(network: LocalNetwork, tasks: Tasks) -> None:
-    job, left, right = Job(), network.partition(), network.partition()
+    job, producers = Job(), [network.partition(), network.partition()]
 
     class Both(CoMapFunction):
         def map1(self, value: Any) -> Any:
             return job.call(value)
 
-        def map2(self, value: Any) -> Any:
-            return job.call(value)
+        map2 = map1
 
-    gates = [network.gate(left), network.gate(right)]
-    environment = network.environment("both", gates=gates)
+    environment = network.environment("both", gates=[network.gate(each) for each in producers])
     environment.gate_inputs = [1, 2]
     task = create_stream_task(environment, chain(CoMapOperator(Both())))
-    send(left, Chunk(list(range(NUM_RECORDS))))
-    send(right, Chunk(list(range(NUM_RECORDS))))
+    for each in producers:
+        send(each, Chunk(list(range(NUM_RECORDS))))
 
     job.run(task, tasks)
 
@@ -306,12 +299,12 @@ def test_a_mail_waits_for_at_most_a_hundred_records_where_a_chain_cannot_be_left
     """Operators behind one that takes whole chunks get at most a hundred records once they were slow; before, a mail
     waits for one slice.
     """
-    job, clock = Job(), Clock()
+    job = Job()
 
     def call(value: Any) -> Any:
         job.num_calls += 1
         if 2_000 <= job.num_calls < 2_500 or job.num_calls >= 5_010:
-            clock.now_ns += 20_000_000
+            tasks.clock.advance_ms(20)
         if job.num_calls == 5_010:
             job.send_mail()
         return value
@@ -324,7 +317,7 @@ def test_a_mail_waits_for_at_most_a_hundred_records_where_a_chain_cannot_be_left
             ChainedOperator(KeyedSumOperator(itemgetter(0), 1), 0, key_selector=itemgetter(0)),
             ChainedOperator(MapOperator(call), 1),
         ]
-    task = SourceStreamTask(network.environment("slow"), chained, timings=TaskTimings(clock))
+    task = SourceStreamTask(network.environment("slow"), chained, timings=TaskTimings(tasks.clock))
 
     job.run(task, tasks)
 
@@ -345,21 +338,20 @@ def test_a_selector_that_is_called_for_columns_holds_nothing_up(
     network: LocalNetwork, tasks: Tasks, name: str, *, is_cancelled: bool
 ) -> None:
     """No function sees a single record there, so all of a slice go to the selector at once."""
-    job, clock, partition = Job(), Clock(), network.partition(max_buffers=40)
+    job, partition = Job(), network.partition(max_buffers=40)
     job.on_tenth = (lambda: task.cancel()) if is_cancelled else job.send_mail
 
     def call(value: Any) -> Any:
-        clock.now_ns += 20_000_000
+        tasks.clock.advance_ms(20)
         return job.call(value)
 
     columns = Chunk.of_columns(Columns(NUM_RECORDS, (ArrayColumn(np.arange(NUM_RECORDS)),), Shape.SCALAR), None)
     environment = network.environment("slow", outputs=[edge(partition, SELECTORS[name](call))])
-    task = SourceStreamTask(environment, chain(SourceOperator(ScriptedSource(columns))), timings=TaskTimings(clock))
+    task = tasks.timed(environment, SourceOperator(ScriptedSource(columns)))
 
     if is_cancelled:
-        thread = Thread(task.invoke)
         with pytest.raises(TaskCancelled):
-            thread.result()
+            run(task)
         assert job.num_calls == 10
     else:
         job.run(task, tasks)
@@ -371,38 +363,30 @@ def test_a_selector_that_turned_slow_is_called_for_no_further_record_of_a_cancel
     network: LocalNetwork, tasks: Tasks, name: str
 ) -> None:
     """The slice had all records of the chunk, since the first ones were quick."""
-    job, clock, partition, upstream = Job(), Clock(), network.partition(max_buffers=40), network.partition()
+    job, partition, upstream = Job(), network.partition(max_buffers=40), network.partition()
     job.on_tenth = lambda: task.cancel()
-    timings = TaskTimings(clock)
     numbers = ArrayColumn(np.arange(NUM_RECORDS))
     columns = Chunk.of_columns(Columns(NUM_RECORDS, (numbers, numbers), Shape.TUPLE), None)
     source = SourceOperator(ScriptedSource(*[columns] * 3))
+    number = itertools.count()
 
     def call(value: Any) -> Any:
-        if next(number) < 2 * NUM_RECORDS:
-            return 0
-        clock.now_ns += 20_000_000
-        job.call(value)
+        if next(number) >= 2 * NUM_RECORDS:
+            tasks.clock.advance_ms(20)
+            job.call(value)
         return 0
 
-    number = itertools.count()
     if name in SELECTORS:
-        environment = network.environment("slow", outputs=[edge(partition, SELECTORS[name](call))])
-        task: StreamTask = SourceStreamTask(environment, chain(source), timings=timings)
+        task = tasks.timed(network.environment("slow", outputs=[edge(partition, SELECTORS[name](call))]), source)
     elif name == "key_by inside a chain":
         chained = [ChainedOperator(source), ChainedOperator(KeyedSumOperator(lambda value: 0, 1), 0, key_selector=call)]
-        task = SourceStreamTask(network.environment("slow"), chained, timings=timings)
+        task = SourceStreamTask(network.environment("slow"), chained, timings=TaskTimings(tasks.clock))
     else:
-        task = GateFedStreamTask(
-            network.environment("slow", gates=[network.gate(upstream)]),
-            chain(KeyedSumOperator(call, 1)),
-            timings=timings,
-        )
+        task = tasks.timed(network.environment("slow", gates=[network.gate(upstream)]), KeyedSumOperator(call, 1))
         send(upstream, *[columns] * 3)
 
-    thread = Thread(task.invoke)
     with pytest.raises(TaskCancelled):
-        thread.result()
+        run(task)
 
     assert job.num_calls == 10
 
@@ -437,22 +421,14 @@ class Checkpointed:
     def __init__(self, network: LocalNetwork) -> None:
         self.network = network
         self.store = InMemoryCheckpointStore()
-        self.pool: list[Callable[[], None]] = []
 
     def task(self, *operators: StreamOperator, states: dict[str, object] | None = None) -> StreamTask:
         environment = self.network.environment("slow")
         restored = {name: OperatorState(state) for name, state in (states or {}).items()}
-        environment.checkpointing = Checkpointing(
-            self.store.responder_of(VERTEX, 0),
-            self.pool.append,
-            InMemoryChannelStateWriter(),
-            restored=restored,
-        )
+        environment.checkpointing = checkpointing(self.store, restored=restored)
         return create_stream_task(environment, chain(*operators))
 
     def states(self, checkpoint_id: int) -> dict[str, object]:
-        while self.pool:
-            self.pool.pop(0)()
         operators = self.store.state_of(checkpoint_id, VERTEX, 0).operators
         return {name: state.own for name, state in operators.items()}
 
@@ -477,10 +453,11 @@ class Summing(Recorder):
         return self.total
 
 
-def trigger(task: StreamTask | None, checkpoint_id: int) -> None:
-    assert task is not None
+def run_until_acknowledged(task: StreamTask) -> None:
+    """Run a task until it has taken a checkpoint."""
     assert task.checkpoints is not None
-    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0))
+    while not task.checkpoints.responder.statistics.num_acknowledged:
+        assert task.mailbox_processor.run_mailbox_step()
 
 
 @pytest.mark.parametrize(
@@ -498,9 +475,7 @@ def test_a_checkpoint_of_a_source_is_taken_between_two_records(
 
     task = tasks.restored(rig.task(source(), MapOperator(job.call), Summing()))
     job.task = task
-    while not job.task.checkpoints.responder.statistics.num_acknowledged:  # type: ignore[union-attr]
-        assert task.mailbox_processor.run_mailbox_step()
-        rig.pool and rig.pool.pop(0)()
+    run_until_acknowledged(task)
     num_calls = job.num_calls
     after = Job()
     restored = rig.task(source(), MapOperator(after.call), summing := Summing(), states=rig.states(1))
@@ -574,9 +549,7 @@ def test_a_restored_rest_is_kept_by_the_next_checkpoint(network: LocalNetwork, t
         job.task = task = tasks.restored(
             rig.task(SourceOperator(CollectionSource(values)), MapOperator(change), summing := Summing(), states=states)
         )
-        while not task.checkpoints.responder.statistics.num_acknowledged:  # type: ignore[union-attr]
-            assert task.mailbox_processor.run_mailbox_step()
-            rig.pool and rig.pool.pop(0)()
+        run_until_acknowledged(task)
         states = rig.states(number)
         totals.append(summing.total)
 
@@ -591,8 +564,8 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     """Timers that have not fired are in the state, and their results follow the barrier, as in Flink with interruptible
     timers.
     """
-    rig, upstream, downstream = Checkpointed(network), network.partition(), network.partition()
-    reader, clock, fired = network.reader(downstream), Clock(), []
+    upstream, downstream = network.partition(), network.partition()
+    reader, fired = network.reader(downstream), []
 
     class Timers(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
@@ -600,25 +573,20 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
 
         def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[int]:
             fired.append(timestamp)
-            clock.now_ns += 20_000_000  # longer than the task may be blind for barriers
+            tasks.clock.advance_ms(20)  # longer than the task may be blind for barriers
             yield timestamp
 
     def execute_async(run: Callable[[], None]) -> None:
         num_fired.append(len(fired))
         task.mailbox_processor.send_control_mail(leave_loop, "leave the loop")
-        rig.pool.append(run)
 
     def leave_loop() -> None:
         raise LoopLeftError
 
     num_fired: list[int] = []
     environment = network.environment("timers", gates=[network.gate(upstream)], outputs=[edge(downstream)])
-    environment.checkpointing = Checkpointing(
-        rig.store.responder_of(VERTEX, 0), execute_async, InMemoryChannelStateWriter()
-    )
-    task = GateFedStreamTask(
-        environment, chain(ProcessOperator(Timers(), lambda value: value)), timings=TaskTimings(clock)
-    )
+    environment.checkpointing = checkpointing(InMemoryCheckpointStore(), execute_async)
+    task = tasks.timed(environment, ProcessOperator(Timers(), lambda value: value))
     send(upstream, Chunk(list(range(50)), list(range(50))), Watermark(100))
     upstream.broadcast_event(CheckpointBarrier(1, 0, CheckpointOptions()))
 
@@ -633,10 +601,9 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     assert num_fired[0] <= 2
     assert before + behind == list(range(50)), "the others follow the barrier"
     assert len(before) == num_fired[0]
-    reader.view.release()
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - {"a reduce function"}))
 @pytest.mark.parametrize("is_source", [False, True])
 def test_records_before_one_that_fails_are_in_the_counters(
     network: LocalNetwork, tasks: Tasks, name: str, *, is_source: bool
@@ -649,13 +616,11 @@ def test_records_before_one_that_fails_are_in_the_counters(
             raise ValueError("the twentieth")
         return value
 
-    operators, timings = OPERATORS[name](call), TaskTimings(Clock())
+    operators = OPERATORS[name](call)
     if is_source:
-        head = SourceOperator(CollectionSource(range(NUM_RECORDS)))
-        task: StreamTask = SourceStreamTask(network.environment("failing"), chain(head, *operators), timings=timings)
+        task = tasks.timed(network.environment("failing"), numbers(), *operators)
     else:
-        environment = network.environment("failing", gates=[network.gate(upstream)])
-        task = GateFedStreamTask(environment, chain(*operators), timings=timings)
+        task = tasks.timed(network.environment("failing", gates=[network.gate(upstream)]), *operators)
         send(upstream, Chunk(list(range(NUM_RECORDS))))
 
     with pytest.raises(UserFunctionError):
@@ -670,13 +635,10 @@ def test_records_before_one_that_fails_are_in_the_counters(
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_cancelled_chain_calls_its_function_for_no_other_record(
-    network: LocalNetwork, tasks: Tasks, name: str
-) -> None:
-    job, upstream = Job(), network.partition()
-    task = tasks.sink(*OPERATORS[name](job.call), producers=[upstream])
-    job.on_tenth = lambda: task.cancel()
-    send(upstream, Chunk(list(range(NUM_RECORDS))))
+def test_a_cancelled_chain_calls_its_function_for_no_other_record(tasks: Tasks, name: str) -> None:
+    job = Job()
+    task = reading(tasks, *OPERATORS[name](job.call))
+    job.on_tenth = task.cancel
 
     with pytest.raises(TaskCancelled):
         job.run(task, tasks)
@@ -725,10 +687,9 @@ def test_results_of_a_generator_leave_the_task_when_their_time_is_over(network: 
     assert seen == [list(range(11))]
     network.timer.fire()
     assert reader.read_values() == list(range(11, 20))
-    reader.view.release()
 
 
-class SlowItems:
+class SlowItems(WindowFunction):
     """A generator whose third item takes long: meanwhile the time of results is over.
 
     Notes what has left the task at each item.
@@ -746,10 +707,7 @@ class SlowItems:
             self.left.append(self._reader.read_values())
             yield number
 
-    flat_map1 = flat_map2 = items
-
-    def release(self) -> None:
-        self._reader.view.release()
+    flat_map1 = flat_map2 = apply = items
 
 
 class SlowItemsOfProcess(KeyedProcessFunction):
@@ -767,14 +725,6 @@ class SlowItemsOfProcess(KeyedProcessFunction):
         return self._items()
 
 
-class SlowItemsOfWindow(WindowFunction):
-    def __init__(self, slow: SlowItems) -> None:
-        self._slow = slow
-
-    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterator[int]:
-        return self._slow.items()
-
-
 def window_of(function: WindowFunction) -> StreamOperator:
     spec = WindowSpec(TumblingEventTimeWindows.of(Duration.of_millis(5)), EventTimeTrigger.create(), function=function)
     return WindowOperator(spec, lambda value: value)
@@ -788,8 +738,8 @@ SLOW_ITEMS: dict[str, Callable[[SlowItems], list[StreamOperator]]] = {
     ],
     "flat_map of two streams": lambda slow: [CoFlatMapOperator(slow)],
     "process": lambda slow: [ProcessOperator(SlowItemsOfProcess(slow.items, by_timer=False), lambda value: value)],
-    "window": lambda slow: [window_of(SlowItemsOfWindow(slow))],
-    "window before map": lambda slow: [window_of(SlowItemsOfWindow(slow)), MapOperator(lambda value: value)],
+    "window": lambda slow: [window_of(slow)],
+    "window before map": lambda slow: [window_of(slow), MapOperator(lambda value: value)],
     "timer": lambda slow: [ProcessOperator(SlowItemsOfProcess(slow.items, by_timer=True), lambda value: value)],
 }
 
@@ -813,22 +763,16 @@ def test_an_item_of_a_generator_that_took_long_leaves_before_the_next_one_is_ask
     step_until_idle(tasks.restored(create_stream_task(environment, chain(*operators))))
 
     assert slow.left == [[], [0], [], [], [1, 2, 3], []]
-    slow.release()
 
 
-def test_a_stopped_source_hands_its_rest_to_the_savepoint(network: LocalNetwork, tasks: Tasks) -> None:
-    """A stop without draining processes no more records; one with draining processes all that were read."""
-    counts = []
-    for mode in (StopMode.NO_DRAIN, StopMode.DRAIN):
-        job = Job()
-        task = Checkpointed(network).task(SourceOperator(CollectionSource(range(NUM_RECORDS))), MapOperator(job.call))
-        job.on_tenth = lambda task=task, mode=mode: task._stop(mode)  # type: ignore[misc]
-        job.task = tasks.restored(task)
-        job.send_mail()
-        step_until_idle(task)
-        counts.append(job.num_calls)
+def test_a_source_that_stops_with_draining_processes_all_that_it_read(network: LocalNetwork, tasks: Tasks) -> None:
+    job = Job()
+    task = Checkpointed(network).task(numbers(), MapOperator(job.call))
+    job.on_tenth = lambda: task._stop(StopMode.DRAIN)
 
-    assert counts[1] == NUM_RECORDS
+    job.run(task, tasks)
+
+    assert job.num_calls == NUM_RECORDS
 
 
 def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, tasks: Tasks) -> None:
@@ -844,9 +788,7 @@ def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, t
     spin_until(lambda: is_parked(task) or full.statistics().hard_blocked_ns > 0)
     task.mailbox_processor.executor().execute(took_mail.set, "a mail")
     is_taken = took_mail.wait(PATIENCE_S)
-    task.cancel()
-    with pytest.raises(TaskCancelled):
-        thread.result()
+    cancel(task, thread)
 
     assert is_taken
     assert full.statistics().hard_blocked_ns == 0
@@ -857,28 +799,19 @@ class FullOutput:
     overdraw.
     """
 
-    def __init__(self, network: LocalNetwork, *operators: StreamOperator, num_channels: int = 4) -> None:
-        self._rig = Checkpointed(network)
-        pool = network.pool.create_buffer_pool(
-            owner="full", num_required=num_channels + 1, max_buffers=num_channels + 2, max_overdraft_buffers=0
-        )
-        self.partition = ResultPartition(network.partition().partition_id, num_channels, pool, "full")
+    def __init__(self, network: LocalNetwork, *operators: StreamOperator) -> None:
+        self._pool: list[Callable[[], None]] = []
+        pool = network.pool.create_buffer_pool(owner="full", num_required=5, max_buffers=6, max_overdraft_buffers=0)
+        self.partition = ResultPartition(network.partition().partition_id, 4, pool, "full")
         environment = network.environment(
             "full", outputs=[edge(self.partition, KeyGroups(lambda value: value), source=len(operators) - 1)]
         )
-        environment.checkpointing = Checkpointing(
-            self._rig.store.responder_of(VERTEX, 0), self._rig.pool.append, InMemoryChannelStateWriter()
-        )
+        environment.checkpointing = checkpointing(InMemoryCheckpointStore(), self._pool.append)
         self.task = create_stream_task(environment, chain(*operators))
 
-    def trigger(self, checkpoint_id: int, alignment: Alignment) -> None:
-        assert self.task.checkpoints is not None
-        options = CheckpointOptions(alignment=alignment)
-        self.task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0, options))
-
     def acknowledged(self) -> int:
-        while self._rig.pool:
-            self._rig.pool.pop(0)()
+        while self._pool:
+            self._pool.pop(0)()
         assert self.task.checkpoints is not None
         return self.task.checkpoints.responder.statistics.num_acknowledged
 
@@ -896,12 +829,10 @@ def test_a_task_whose_slow_consumers_leave_no_network_memory_takes_checkpoints(
 
     thread = Thread(full.task.invoke)
     spin_until(lambda: is_parked(full.task) or full.blocks)
-    full.trigger(1, alignment)
+    trigger(full.task, 1, CheckpointOptions(alignment=alignment))
     spin_until(lambda: full.acknowledged() == 1 or full.blocks)
     blocks = full.blocks
-    full.task.cancel()
-    with pytest.raises(TaskCancelled):
-        thread.result()
+    cancel(full.task, thread)
 
     assert not blocks
 
@@ -915,9 +846,7 @@ def test_a_task_that_waits_for_room_in_the_middle_of_one_record_can_be_cancelled
 
     thread = Thread(full.task.invoke)
     spin_until(lambda: full.blocks)
-    full.task.cancel()
-    with pytest.raises(TaskCancelled):
-        thread.result()
+    cancel(full.task, thread)
 
     assert job.num_calls < 1_000_000
 
@@ -943,7 +872,6 @@ def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork
 
     assert len(seen[0]) == 10
     assert sorted([*seen[0], *reader.read_values()], key=str) == sorted(range(50), key=str)
-    reader.view.release()
 
 
 @pytest.mark.parametrize("mode", [StopMode.NO_DRAIN, StopMode.DRAIN])
@@ -951,7 +879,7 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
     network: LocalNetwork, tasks: Tasks, mode: StopMode
 ) -> None:
     """The end is behind all timers with draining; without, the others are left for the savepoint."""
-    clock, fired = Clock(), list[int]()
+    fired = list[int]()
 
     class Timers(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
@@ -959,32 +887,28 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
 
         def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
             fired.append(timestamp)
-            clock.now_ns += 20_000_000  # one timer per mail
+            tasks.clock.advance_ms(20)  # one timer per mail
             if len(fired) == 10:
                 task._stop(mode)
 
     head = SourceOperator(ScriptedSource(list(range(1_500)), Watermark(2_000), list(range(1_500))))  # type: ignore[arg-type]  # as it comes
-    environment = network.environment("timers")
-    chained = [ChainedOperator(head), ChainedOperator(ProcessOperator(Timers(), lambda value: value), 0)]
-    task = SourceStreamTask(environment, chained, timings=TaskTimings(clock))
+    task = tasks.timed(network.environment("timers"), head, ProcessOperator(Timers(), lambda value: value))
 
-    thread = Thread(task.invoke)
-    thread.result()
+    run(task)
 
     assert len(fired) == (10 if mode is StopMode.NO_DRAIN else 1_500)
 
 
 def test_after_a_record_that_took_more_than_a_second_the_loop_runs_until_it_has_done_what_is_due(
-    network: LocalNetwork,
+    network: LocalNetwork, tasks: Tasks
 ) -> None:
     """The function may have kept the interpreter's lock, and may do so again; a heartbeat is several callbacks of the
     loop.
     """
-    clock, rounds = Clock(), []
-    environment = network.environment("slow")
+    rounds, environment = [], network.environment("slow")
 
     def call(value: Any) -> Any:
-        clock.now_ns += 1_500_000_000 if value in (3, 20) else 0
+        tasks.clock.advance_ms(1_500 if value in (3, 20) else 0)
         return value
 
     def on_loop(delay_s: float, callback: Callable[[], None]) -> ManualTimer:
@@ -993,9 +917,6 @@ def test_after_a_record_that_took_more_than_a_second_the_loop_runs_until_it_has_
         return ManualTimer()
 
     environment.schedule_timer = on_loop
-    head = SourceOperator(CollectionSource(range(30)))
-    task = SourceStreamTask(environment, chain(head, MapOperator(call)), timings=TaskTimings(clock))
-
-    Thread(task.invoke).result()
+    run(tasks.timed(environment, SourceOperator(CollectionSource(range(30))), MapOperator(call)))
 
     assert [delay_s for delay_s in rounds if delay_s == 0] == [0] * 4

@@ -71,7 +71,6 @@ def test_without_draining_no_input_is_ended(network: LocalNetwork, tasks: Tasks)
 
     assert "finish" not in operator.seen
     assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
-    reader.view.release()
 
 
 def test_a_busy_input_does_not_starve_the_other(network: LocalNetwork, tasks: Tasks) -> None:

@@ -13,19 +13,16 @@ from flowlet.datastream.functions import WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk
-from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.stream_task import StreamTask
 from flowlet.windows.window_operator import WindowOperator
 from netstack.wire.events import StopMode
-from tests.flowlet.task.local_network import LocalNetwork
-from tests.flowlet.task.local_tasks import Clock, Tasks, chain, send
+from tests.flowlet.task.local_tasks import Tasks, send
 from tests.flowlet.task.test_mails_between_records import Job, Process
 
 NUM_RECORDS = 600
-CALL_NS = 20_000_000
 
 
 class Windows(WindowFunction):
@@ -50,59 +47,43 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
 }
 
 
-def batch_task(
-    network: LocalNetwork, operator: StreamOperator, clock: Clock, selector: Callable[[Any], Any]
-) -> GateFedStreamTask:
+def batch_task(tasks: Tasks, operator: StreamOperator, selector: Callable[[Any], Any] = itemgetter(0)) -> StreamTask:
     """Return a task whose input has ended: 600 records of three keys, each with a window of its own."""
-    upstream = network.partition(max_buffers=60)
+    upstream = tasks.network.partition(max_buffers=60)
     operator.sorted_inputs = (selector,)
-    environment = network.environment("batch", gates=[network.gate(upstream)])
+    environment = tasks.network.environment("batch", gates=[tasks.network.gate(upstream)])
     environment.batch = BatchSettings()
-    task = GateFedStreamTask(environment, chain(operator), timings=TaskTimings(clock))
+    task = tasks.timed(environment, operator)
     send(upstream, Chunk([(each % 3, each) for each in range(NUM_RECORDS)], list(range(NUM_RECORDS))))
     upstream.notify_end_of_data(StopMode.DRAIN)
     return task
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_mail_waits_for_one_call_of_a_function_behind_a_sorted_input(
-    network: LocalNetwork, tasks: Tasks, name: str
-) -> None:
+def test_a_mail_waits_for_one_call_of_a_function_behind_a_sorted_input(tasks: Tasks, name: str) -> None:
     """The function may be called for a whole run of records; all windows of a key are one step, as timers at the end of
     a key.
     """
-    job, clock = Job(), Clock()
+    job = Job()
 
     def call(value: Any) -> Any:
-        clock.now_ns += CALL_NS
+        tasks.clock.advance_ms(20)
         return job.call(value)
 
-    task = batch_task(network, OPERATORS[name](call), clock, itemgetter(0))
-
-    job.run(task, tasks)
+    job.run(batch_task(tasks, OPERATORS[name](call)), tasks)
 
     assert job.at_mail == [NUM_RECORDS // 3 if name == "window" else 10]
     assert job.num_calls == NUM_RECORDS - (3 if name == "reduce" else 0)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_a_cancelled_task_calls_its_function_behind_a_sorted_input_no_more(
-    network: LocalNetwork, tasks: Tasks, name: str
-) -> None:
-    job, clock = Job(), Clock()
-    task = batch_task(network, OPERATORS[name](job.call), clock, itemgetter(0))
-    job.on_tenth = task.cancel
-
-    with pytest.raises(TaskCancelled):
-        job.run(task, tasks)
-
-    assert job.num_calls == 10
-
-
-def test_a_cancelled_task_calls_the_key_selector_of_a_sorted_input_no_more(network: LocalNetwork, tasks: Tasks) -> None:
+@pytest.mark.parametrize("name", [*OPERATORS, "key selector"])
+def test_a_cancelled_task_calls_its_function_behind_a_sorted_input_no_more(tasks: Tasks, name: str) -> None:
     """The task calls the key selector if the sender did not take the keys."""
-    job, clock = Job(), Clock()
-    task = batch_task(network, OPERATORS["process"](lambda value: value), clock, lambda value: job.call(value[0]))
+    job = Job()
+    if name == "key selector":
+        task = batch_task(tasks, OPERATORS["process"](lambda value: value), lambda value: job.call(value[0]))
+    else:
+        task = batch_task(tasks, OPERATORS[name](job.call))
     job.on_tenth = task.cancel
 
     with pytest.raises(TaskCancelled):

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
@@ -14,33 +14,23 @@ from flowlet.connectors.files.reader import TextPosition, text_lines
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
-from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.messages.control_messages import AddSplits, EmitMark, MarkCompleted
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
-from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
+from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark, Watermark
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask, create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import Checkpointing
-from netstack.wire.events import (
-    Alignment,
-    CheckpointBarrier,
-    CheckpointOptions,
-    EndOfData,
-    SavepointFormat,
-    SnapshotType,
-    StopMode,
-)
+from netstack.wire.events import Alignment, CheckpointOptions, EndOfData, SavepointFormat, SnapshotType, StopMode
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.connectors.test_blocking_source import Emitting
+from tests.flowlet.task.checkpointed_tasks import VERTEX, checkpointing, trigger
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
-from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle
+from tests.flowlet.task.local_tasks import Tasks, cancel, chain, is_parked, parked, source, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
 
 
-def blocked_task(tasks: Tasks, recorder: Recorder, function: SourceFunction) -> StreamTask:
+def blocked_task(tasks: Tasks, recorder: Recorder, function: SourceFunction) -> SourceStreamTask:
     return tasks.source(SourceOperator(BlockingSource(function)), recorder)
 
 
@@ -76,29 +66,34 @@ def test_a_cancelled_task_cancels_its_source(network: LocalNetwork, tasks: Tasks
     thread = Thread(task.invoke)
     spin_until(lambda: recorder.values == ["first"] and is_parked(task))
 
-    task.cancel()
-
-    with pytest.raises(TaskCancelled):
-        thread.result()
+    cancel(task, thread)
     assert cancelled.is_set()
 
 
 def test_a_stopped_source_ends_without_draining(network: LocalNetwork, tasks: Tasks) -> None:
-    """The task emits no last watermark and calls no ``finish``; the consumers hear how it ended."""
+    """The task emits no last watermark and calls no ``finish``; the consumers hear how it ended, and take no result of
+    work that was under way.
+    """
     recorder, partition = Recorder(), network.partition()
     reader = network.reader(partition)
     task = tasks.source(source(["a"], ["b"]), recorder, outputs=[edge(partition, source=1)])
-    assert isinstance(task, SourceStreamTask)
     tasks.restored(task)
     task.mailbox_processor.run_mailbox_step()
 
     task.stop()
     step_until_idle(task)
 
-    assert reader.read_values() == ["a"]
     assert recorder.calls == ["open", "chunk"]
+
+    def emit() -> None:
+        recorder.output.collect(Chunk(["late"]))
+        recorder.output.emit_control(Watermark(7))
+
+    task.mailbox_processor.executor().execute(emit, "a late result")
+    step_until_idle(task)
+
+    assert reader.read_values() == ["a"]
     assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
-    reader.view.release()
 
 
 def test_a_stop_wakes_a_source_that_waits(network: LocalNetwork, tasks: Tasks) -> None:
@@ -108,9 +103,7 @@ def test_a_stop_wakes_a_source_that_waits(network: LocalNetwork, tasks: Tasks) -
         assert cancelled.wait(PATIENCE_S)
 
     task = blocked_task(tasks, recorder, Emitting(script, cancelled.set))
-    assert isinstance(task, SourceStreamTask)
-    thread = Thread(task.invoke)
-    spin_until(lambda: is_parked(task))
+    thread = parked(task)
 
     task.stop()
     thread.result()
@@ -152,9 +145,7 @@ def stepped(tasks: Tasks, network: LocalNetwork, reader: Counting) -> tuple[Stre
     partition = network.partition()
     environment = network.environment("source", outputs=[edge(partition, source=0)])
     # With a clock that stands still: an action that takes long ends.
-    task = tasks.restored(
-        SourceStreamTask(environment, chain(SourceOperator(Given(reader))), timings=TaskTimings(tasks.clock))
-    )
+    task = tasks.restored(tasks.timed(environment, SourceOperator(Given(reader))))
     task.mailbox_processor.run_mailbox_step()
     return task, network.reader(partition)
 
@@ -166,21 +157,19 @@ def test_a_reader_that_may_wait_is_asked_once_per_action(network: LocalNetwork, 
     assert (reader.num_polls, output.read_values()) == (1, [1])
     task.mailbox_processor.run_mailbox_step()
     assert (reader.num_polls, output.read_values()) == (2, [2])
-    output.view.release()
 
 
-def test_what_a_reader_gives_that_never_waits_goes_together(network: LocalNetwork, tasks: Tasks) -> None:
-    _, output = stepped(tasks, network, Counting(never_waits=True))
+@pytest.mark.parametrize(
+    ("empty_at", "num_polls", "together"),
+    [(-1, MAX_POLLS_PER_ACTION, list(range(1, MAX_POLLS_PER_ACTION + 1))), (3, 3, [1, 2])],
+    ids=["until it was asked often", "until it has nothing"],
+)
+def test_what_a_reader_gives_that_never_waits_goes_together(
+    network: LocalNetwork, tasks: Tasks, empty_at: int, num_polls: int, together: list[int]
+) -> None:
+    _, output = stepped(tasks, network, reader := Counting(never_waits=True, empty_at=empty_at))
 
-    assert output.read() == [Chunk(list(range(1, MAX_POLLS_PER_ACTION + 1)))]
-    output.view.release()
-
-
-def test_a_reader_that_has_nothing_lets_go_what_it_gave(network: LocalNetwork, tasks: Tasks) -> None:
-    _, output = stepped(tasks, network, reader := Counting(never_waits=True, empty_at=3))
-
-    assert (reader.num_polls, output.read()) == (3, [Chunk([1, 2])])
-    output.view.release()
+    assert (reader.num_polls, output.read()) == (num_polls, [Chunk(together)])
 
 
 def test_a_mail_does_not_wait_for_a_reader_that_has_more(network: LocalNetwork, tasks: Tasks) -> None:
@@ -198,7 +187,6 @@ def test_a_mail_does_not_wait_for_a_reader_that_has_more(network: LocalNetwork, 
 
     assert seen == [2]
     assert output.read()[0] == Chunk([1, 2])
-    output.view.release()
 
 
 def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumers_at_once(
@@ -214,7 +202,6 @@ def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumer
 
     operator = SourceOperator(BlockingSource(Emitting(script, release.set)))
     task = tasks.source(operator, outputs=[edge(partition, buffer_timeout_ms=-1)])
-    assert isinstance(task, SourceStreamTask)
     thread = Thread(task.invoke)
     spin_until(lambda: is_parked(task) and task.metrics().num_records_out == 1)
 
@@ -224,10 +211,7 @@ def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumer
     spin_until(lambda: network.marks == [1])
     assert reader.num_notifications > before, "it was flushed"
     assert reader.read() == [Chunk(["first"]), CompletionMark(1)]
-    task.cancel()
-    with pytest.raises(TaskCancelled):
-        thread.result()
-    reader.view.release()
+    cancel(task, thread)
 
 
 def test_a_source_that_has_ended_emits_no_mark(network: LocalNetwork, tasks: Tasks) -> None:
@@ -235,9 +219,7 @@ def test_a_source_that_has_ended_emits_no_mark(network: LocalNetwork, tasks: Tas
     dropped.
     """
     for is_stopped in (False, True):
-        task = tasks.source(source(["a"]), Recorder())
-        assert isinstance(task, SourceStreamTask)
-        tasks.restored(task)
+        task = tasks.restored(tasks.source(source(["a"]), Recorder()))
         if is_stopped:
             task.stop()
         else:
@@ -273,7 +255,6 @@ def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, ta
     partition, reader = network.partition(), OneChunk(never_waits=False)
     output = network.reader(partition)
     task = tasks.source(SourceOperator(Given(reader)), YieldsInAChunk(), outputs=[edge(partition, source=1)])
-    assert isinstance(task, SourceStreamTask)
     reader.on_poll = lambda: task.carry_out(EmitMark(b"", 1)) if reader.num_polls == 1 else None
     tasks.restored(task)
 
@@ -285,63 +266,43 @@ def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, ta
         Chunk([2]),
         CompletionMark(1),
     ]
-    output.view.release()
 
 
-@pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.UNALIGNED])
-def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
-    network: LocalNetwork, tasks: Tasks, alignment: Alignment
-) -> None:
-    """Later splits are still in the enumerator's part of the checkpoint, and would be read twice."""
-    store, pool = InMemoryCheckpointStore(), list[Callable[[], None]]()
-    operator = SourceOperator(text_lines(FileSet(("a", "b"))))
-    operator.operator_id = b"o" * 16
-    environment = network.environment("source")
-    environment.checkpointing = Checkpointing(store.responder_of("v", 0), pool.append, InMemoryChannelStateWriter())
-    task = create_stream_task(environment, chain(operator))
+def checkpointed(tasks: Tasks, head: SourceOperator, *others: StreamOperator, **options: Any) -> SourceStreamTask:
+    """Make a task that takes checkpoints into a store, on the test's thread."""
+    environment = tasks.network.environment("source", outputs=options.pop("outputs", ()))
+    environment.checkpointing = checkpointing(**options)
+    task = create_stream_task(environment, chain(head, *others))
     assert isinstance(task, SourceStreamTask)
-    assert task.checkpoints is not None
-    tasks.restored(task)
-    before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
-
-    task.carry_out(AddSplits(b"", [before], 1))
-    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, CheckpointOptions(alignment=alignment)))
-    task.carry_out(AddSplits(b"", [after], 0))
-    while not pool:
-        task.mailbox_processor.run_mailbox_step()
-    for run in pool:
-        run()
-
-    state = store.state_of(1, "v", 0).operators[operator.operator_id.hex()]
-    assert isinstance(state, OperatorState)
-    assert state.own == TextPosition((before,), None)
-    task.cancel()
+    return tasks.restored(task)
 
 
-def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: LocalNetwork, tasks: Tasks) -> None:
-    """The source stops first and is asked for its state then; meanwhile splits come that are in the
-    enumerator's part.
+@pytest.mark.parametrize(
+    "options",
+    [
+        CheckpointOptions(alignment=Alignment.ALIGNED),
+        CheckpointOptions(alignment=Alignment.UNALIGNED),
+        CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL),
+    ],
+    ids=["aligned", "unaligned", "a savepoint that stops the source"],
+)
+def test_a_checkpoint_has_the_splits_that_came_before_its_trigger(tasks: Tasks, options: CheckpointOptions) -> None:
+    """Later splits are still in the enumerator's part of the checkpoint, and would be read twice.
+
+    For a savepoint the source stops first and is asked for its state then.
     """
-    store = InMemoryCheckpointStore()
-    operator = SourceOperator(text_lines(FileSet(("a", "b"))))
+    store, operator = InMemoryCheckpointStore(), SourceOperator(text_lines(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
-    environment = network.environment("source")
-    environment.checkpointing = Checkpointing(
-        store.responder_of("v", 0), lambda call: call(), InMemoryChannelStateWriter()
-    )
-    task = create_stream_task(environment, chain(operator))
-    assert isinstance(task, SourceStreamTask)
-    assert task.checkpoints is not None
-    tasks.restored(task)
+    task = checkpointed(tasks, operator, store=store)
     before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
 
     task.carry_out(AddSplits(b"", [before], 1))
-    options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
-    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, options))
+    trigger(task, 1, options)
     task.carry_out(AddSplits(b"", [after], 0))
-    step_until_idle(task)
+    while not store.num_acknowledged(1):
+        task.mailbox_processor.run_mailbox_step()
 
-    state = store.state_of(1, "v", 0).operators[operator.operator_id.hex()]
+    state = store.state_of(1, VERTEX, 0).operators[operator.operator_id.hex()]
     assert isinstance(state, OperatorState)
     assert state.own == TextPosition((before,), None)
     task.cancel()
@@ -378,26 +339,19 @@ def test_a_savepoint_that_stops_a_source_has_what_its_function_has_emitted(netwo
     store, partition = InMemoryCheckpointStore(), network.partition()
     reader = network.reader(partition)
     function = _Collected()
-    environment = network.environment("source", outputs=[edge(partition, source=1)])
-    environment.checkpointing = Checkpointing(
-        store.responder_of("v", 0), lambda call: call(), InMemoryChannelStateWriter()
+    task = checkpointed(
+        tasks, SourceOperator(BlockingSource(function)), Recorder(), outputs=[edge(partition, source=1)], store=store
     )
-    task = create_stream_task(environment, chain(SourceOperator(BlockingSource(function)), Recorder()))
-    assert isinstance(task, SourceStreamTask)
-    assert task.checkpoints is not None
-    tasks.restored(task)
     task.mailbox_processor.run_mailbox_step()  # starts the function
     step_until_idle(task)
     function.may_begin.set()
     spin_until(lambda: function.count == 3)
 
-    options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
-    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, options))
+    trigger(task, 1, CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL))
     step_until_idle(task)
 
     assert reader.read_values() == []
-    (state,) = store.state_of(1, "v", 0).operators.values()
+    (state,) = store.state_of(1, VERTEX, 0).operators.values()
     assert isinstance(state, OperatorState)
     assert state.own == PositionWithRest(None, ((None, KeptRecords((0, 1, 2), None)),))
     tasks.finish(task)
-    reader.view.release()

@@ -9,7 +9,7 @@ from flowlet.graph.partitioner import Broadcast, Forward, Partitioner, Rebalance
 from flowlet.records import Chunk
 from flowlet.task.source_stream_task import create_stream_task
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, StopMode, deserialize_event
-from tests.flowlet.task.checkpointed_tasks import VERTEX, Remembering, Rig
+from tests.flowlet.task.checkpointed_tasks import VERTEX, Remembering, Rig, checkpointing, trigger
 from tests.flowlet.task.local_network import LocalNetwork, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, send, source, step_until_idle
 
@@ -41,16 +41,14 @@ def test_a_task_aligns_its_gates_snapshots_and_passes_the_barrier_on(
     assert operator.values == ["a", "b", "behind"]
     assert rig.read() == ["a", "b", "behind"]
     assert rig.reader.events == [barrier]
-    rig.reader.view.release()
 
 
 def test_a_source_is_triggered_by_a_mail(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
     operator = Remembering()
     task = tasks.restored(rig.task(source(["a"], ["b"]), operator, producers=[]))
     task.mailbox_processor.run_mailbox_step()
-    assert task.checkpoints is not None
 
-    begun = task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(7, 0))
+    begun = trigger(task, 7)
     task.mailbox_processor.run_mailbox_step()
     rig.run_async()
 
@@ -58,7 +56,6 @@ def test_a_source_is_triggered_by_a_mail(network: LocalNetwork, tasks: Tasks, ri
     assert rig.state_of(7) == 1
     assert rig.read() == ["a"]
     assert [event.checkpoint_id for event in rig.reader.events if isinstance(event, CheckpointBarrier)] == [7]
-    rig.reader.view.release()
 
 
 def test_state_is_given_back_before_an_operator_opens(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
@@ -71,7 +68,6 @@ def test_state_is_given_back_before_an_operator_opens(network: LocalNetwork, tas
     assert task.environment.checkpointing is not None
     assert task.environment.checkpointing.restored == {}, "the old state is not kept beside the new one"
     assert operator.calls == ["initialize", "open"]
-    rig.reader.view.release()
 
 
 def test_notifications_reach_every_operator_once_and_only_while_they_run(
@@ -90,7 +86,6 @@ def test_notifications_reach_every_operator_once_and_only_while_they_run(
     step_until_idle(task)
 
     assert head.notified == tail.notified == [("complete", 1), ("complete", 2), ("aborted", 3)]
-    rig.reader.view.release()
 
 
 def test_the_end_of_data_behind_a_barrier_is_passed_on_once(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
@@ -107,7 +102,6 @@ def test_the_end_of_data_behind_a_barrier_is_passed_on_once(network: LocalNetwor
     assert operator.calls[-1] == "finish"
     assert rig.reader.events == [barrier, EndOfData(StopMode.DRAIN)]
     assert not rig.store.state_of(1, VERTEX, 0).is_finished
-    rig.reader.view.release()
 
 
 @pytest.mark.parametrize(
@@ -126,16 +120,12 @@ def test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_e
     data.
     """
     environment = network.environment("source", outputs=[edge(rig.partition, partitioner)])
-    environment.checkpointing = rig.checkpointing()
+    environment.checkpointing = checkpointing(rig.store)
     task = tasks.restored(create_stream_task(environment, chain(source(["a"]))))
     task.mailbox_processor.run_mailbox_step()
-    assert task.checkpoints is not None
 
-    begun = task.checkpoints.trigger_checkpoint_async(
-        CheckpointBarrier(7, 0, CheckpointOptions(alignment=Alignment.UNALIGNED))
-    )
+    begun = trigger(task, 7, CheckpointOptions(alignment=Alignment.UNALIGNED))
     task.mailbox_processor.run_mailbox_step()
-    rig.run_async()
     first = rig.reader.view.next_buffer()
     assert first is not None
     is_behind = first.buffer.is_buffer
@@ -148,4 +138,3 @@ def test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_e
     assert isinstance(barrier, CheckpointBarrier)
     assert barrier.options.alignment is alignment
     assert is_behind is (alignment is Alignment.FORCED_ALIGNED)
-    rig.reader.view.release()

@@ -1,5 +1,5 @@
 import contextlib
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +12,16 @@ from flowlet.task.stream_task import StreamTask
 from netstack.errors import PartitionNotFoundError, ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
-from tests.flowlet.task.local_tasks import Tasks, is_parked, run, source
+from tests.flowlet.task.local_tasks import Tasks, cancel, is_parked, parked, run, source
+from tests.flowlet.task.watchdog import tiny_switch_interval
 from tests.waiting import PATIENCE_S, spin_until
+
+
+def fails(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
 
 
 class TestFailure:
@@ -63,11 +71,7 @@ class TestFailure:
         partition = network.partition()
         first, second = Recorder(), Recorder()
         running: list[int] = []
-
-        def fail() -> None:
-            raise ValueError("cannot open")
-
-        first.on_open = fail
+        first.on_open = fails(ValueError("cannot open"))
         task = tasks.source(source(), first, second, outputs=[edge(partition, source=2)])
         task.on_running = lambda: running.append(1)
         with pytest.raises(ValueError, match="cannot open"):
@@ -80,11 +84,7 @@ class TestFailure:
     def test_errors_while_cleaning_up_are_notes_of_the_first(self, network: LocalNetwork, tasks: Tasks) -> None:
         partition = network.partition()
         task, recorder = self.failing(tasks, partition)
-
-        def fail() -> None:
-            raise OSError("cannot close")
-
-        recorder.on_close = fail
+        recorder.on_close = fails(OSError("cannot close"))
         with pytest.raises(UserFunctionError) as caught:
             task.invoke()
 
@@ -113,11 +113,7 @@ class TestFailure:
         """The end of partition is sent only after everything was closed."""
         partition = network.partition()
         recorder = Recorder()
-
-        def fail() -> None:
-            raise OSError("cannot close")
-
-        recorder.on_close = fail
+        recorder.on_close = fails(OSError("cannot close"))
         task = tasks.source(source([1]), recorder, outputs=[edge(partition, source=1)])
         consumer = tasks.sink(Recorder(), producers=[partition])
         threads = [Thread(consumer.invoke), Thread(task.invoke)]
@@ -130,8 +126,7 @@ class TestFailure:
 
     def test_an_error_of_a_mail_fails_the_task(self, network: LocalNetwork, tasks: Tasks) -> None:
         task = tasks.sink(Recorder(), producers=[network.partition()])
-        thread = Thread(task.invoke)
-        spin_until(lambda: is_parked(task))
+        thread = parked(task)
 
         task.mailbox_processor.executor().execute(lambda: 1 // 0, "divide")
 
@@ -159,6 +154,25 @@ class TestFailure:
             task.invoke()
 
         assert dropped.is_cancelled
+
+
+def reading(tasks: Tasks, partition: ResultPartition, recorder: Recorder) -> StreamTask:
+    return tasks.sink(recorder, producers=[partition])
+
+
+def writing(*texts: str) -> Callable[[Tasks, ResultPartition, Recorder], StreamTask]:
+    return lambda tasks, partition, recorder: tasks.source(
+        source(*([text] for text in texts)), recorder, outputs=[edge(partition, source=1)]
+    )
+
+
+# What makes a task that waits, the text that says so, and the calls of its operator when it was cancelled then.
+WAITS: dict[str, tuple[Callable[[Tasks, ResultPartition, Recorder], StreamTask], str, list[str]]] = {
+    "for input": (reading, "data on 1 of 1 gates", ["open", "close"]),
+    "for room between two records": (writing(*["x" * (SEGMENT_BYTES - 100)] * 10), "a free buffer", ["open", "close"]),
+    "in the middle of a record": (writing("x" * 10 * SEGMENT_BYTES), "1 threads wait for a buffer", ["open", "close"]),
+    "for the acknowledgement": (writing("x"), "process all data", ["open", "watermark", "finish", "close"]),
+}
 
 
 class TestCancel:
@@ -193,55 +207,21 @@ class TestCancel:
         assert running == []
         assert task.state is ExecutionState.CANCELED
 
-    def test_while_waiting_for_input(self, network: LocalNetwork, tasks: Tasks) -> None:
-        recorder = Recorder()
-        task = tasks.sink(recorder, producers=[network.partition()])
+    @pytest.mark.parametrize("name", WAITS)
+    def test_while_it_waits(self, network: LocalNetwork, tasks: Tasks, name: str) -> None:
+        """Its operators are closed once, its partition is released."""
+        make, what, calls = WAITS[name]
+        partition, recorder = network.partition(max_buffers=2), Recorder()
+        task = make(tasks, partition, recorder)
         thread = Thread(task.invoke)
-        spin_until(lambda: is_parked(task))
-
-        task.cancel()
-
-        with pytest.raises(TaskCancelled):
-            thread.result()
-        assert recorder.calls == ["open", "close"]
-
-    def test_while_waiting_softly_for_output(self, network: LocalNetwork, tasks: Tasks) -> None:
-        partition = network.partition(max_buffers=2)
-        task = tasks.source(source(*(["x" * (SEGMENT_BYTES - 100)] for _ in range(10))), outputs=[edge(partition)])
-        thread = Thread(task.invoke)
-        spin_until(lambda: is_parked(task))
-
-        task.cancel()
-
-        with pytest.raises(TaskCancelled):
-            thread.result()
-        assert partition.is_released
-
-    def test_while_blocked_in_the_middle_of_a_record(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """The hard wait for a buffer ends too."""
-        partition = network.partition(max_buffers=2)
-        task = tasks.source(source(["x" * (10 * SEGMENT_BYTES)]), outputs=[edge(partition)])
-        thread = Thread(task.invoke)
-        spin_until(lambda: "1 threads wait for a buffer" in repr(task))
-
-        task.cancel()
+        spin_until(lambda: what in f"{task!r} {task.waiting_for}" and (is_parked(task) or "threads" in what))
 
         # Out of that wait, or of the mailbox if a buffer of the failed partition came first.
-        with pytest.raises(TaskCancelled):
-            thread.result()
-        assert partition.is_released
+        cancel(task, thread)
 
-    def test_while_waiting_for_the_acknowledgement(self, network: LocalNetwork, tasks: Tasks) -> None:
-        partition = network.partition()
-        task = tasks.source(source([1]), outputs=[edge(partition)])
-        thread = Thread(task.invoke)
-        spin_until(lambda: "process all data" in (task.waiting_for or "") and is_parked(task))
-
-        task.cancel()
-
-        with pytest.raises(TaskCancelled):
-            thread.result()
+        assert [call for call in recorder.calls if call != "chunk"] == calls
         assert task.state is ExecutionState.CANCELED
+        assert partition.is_released is (name != "for input")
 
     def test_while_user_code_runs_and_fails_because_of_it(self, tasks: Tasks) -> None:
         """An error that user code raises after the cancel is a consequence, and is kept as the cause."""
@@ -314,12 +294,8 @@ class TestCancel:
     @pytest.mark.slow
     def test_against_the_natural_end(self) -> None:
         """Each task ends finished or cancelled wherever the cancel strikes; no task hangs or leaks (FLINK-14544)."""
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
+        with tiny_switch_interval():
             ends = [self._race(number) for number in range(180)]
-        finally:
-            sys.setswitchinterval(interval)
 
         # Of a producer that was cancelled its consumer hears that it failed, or finds nothing where it was (a
         # consequence, ``tm.task``).

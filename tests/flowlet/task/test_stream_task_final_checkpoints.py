@@ -5,15 +5,15 @@ Source: Flink ``StreamTaskFinalCheckpointsTest``, ``SourceStreamTaskStoppingTest
 
 import pytest
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.barrier_orders import CheckpointError
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import Checkpointing
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import (
     CheckpointBarrier,
@@ -26,6 +26,7 @@ from netstack.wire.events import (
     StopMode,
 )
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.task.checkpointed_tasks import VERTEX, checkpointing, complete, trigger
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, source, step_until_idle
 from tests.waiting import spin_until
@@ -56,43 +57,19 @@ class Rig:
         self.operator = Recorder()
         self.partitions = [network.partition() for _ in range(num_outputs)]
         self.readers = [network.reader(partition) for partition in self.partitions]
-        self._config = Checkpointing(
-            self.store.responder_of("v", 0),
-            lambda call: call(),
-            InMemoryChannelStateWriter(),
-            are_taken_after_finish=are_taken_after_finish,
-        )
+        self._config = checkpointing(self.store, are_taken_after_finish=are_taken_after_finish)
 
     def source(self, head: SourceOperator) -> StreamTask:
-        environment = self.network.environment(
-            "source", outputs=[edge(partition, source=1) for partition in self.partitions]
-        )
-        environment.checkpointing = self._config
-        return create_stream_task(environment, chain(head, self.operator))
+        return self._task([], head, self.operator)
 
     def reading(self, producers: list[ResultPartition]) -> StreamTask:
-        gate = self.network.gate(*producers)
-        environment = self.network.environment(
-            "task", gates=[gate], outputs=[edge(partition) for partition in self.partitions]
-        )
+        return self._task([self.network.gate(*producers)], self.operator)
+
+    def _task(self, gates: list[SingleInputGate], *operators: StreamOperator) -> StreamTask:
+        outputs = [edge(partition, source=len(operators) - 1) for partition in self.partitions]
+        environment = self.network.environment("task", gates=gates, outputs=outputs)
         environment.checkpointing = self._config
-        return create_stream_task(environment, chain(self.operator))
-
-    def release(self) -> None:
-        for reader in self.readers:
-            reader.view.release()
-
-
-def trigger(task: StreamTask, checkpoint_id: int, options: CheckpointOptions | None = None) -> None:
-    assert task.checkpoints is not None
-    task.checkpoints.trigger_checkpoint_async(
-        CheckpointBarrier(checkpoint_id, 0, CheckpointOptions() if options is None else options)
-    )
-
-
-def complete(task: StreamTask, checkpoint_id: int) -> None:
-    assert task.checkpoints is not None
-    task.checkpoints.notify_checkpoint_complete_async(checkpoint_id)
+        return create_stream_task(environment, chain(*operators))
 
 
 def end(*producers: ResultPartition) -> None:
@@ -106,6 +83,14 @@ def read_to_the_end_of_data(rig: Rig) -> None:
     for reader in rig.readers:
         spin_until(lambda reader=reader: any(isinstance(event, EndOfData) for event in drained(reader)))  # type: ignore[misc]
         reader.view.acknowledge_all_data_processed()
+
+
+def at_its_end(rig: Rig, task: StreamTask) -> Thread:
+    """Run a task until only the final checkpoint is left to wait for."""
+    thread = Thread(task.invoke)
+    read_to_the_end_of_data(rig)
+    spin_until(lambda: task.waiting_for == "the final checkpoint")
+    return thread
 
 
 def drained(reader: SubpartitionReader) -> list[Event]:
@@ -132,20 +117,16 @@ def test_checkpoints_before_while_and_after_the_inputs_end(network: LocalNetwork
 
     trigger(task, 2)
     step_until_idle(task)
-    end(producers[0])
-    step_until_idle(task)
-    trigger(task, 4)
-    step_until_idle(task)
-    end(*producers[1:])
-    step_until_idle(task)
-    trigger(task, 6)
-    step_until_idle(task)
+    for checkpoint_id, ended in ((4, producers[:1]), (6, producers[1:])):
+        end(*ended)
+        step_until_idle(task)
+        trigger(task, checkpoint_id)
+        step_until_idle(task)
 
     for reader in rig.readers:
         assert reader.view.num_queued_buffers == 4 + 1, "besides the last watermark"
         assert summary(drained(reader)) == [2, 4, EndOfData(StopMode.DRAIN), 6]
-    assert [rig.store.state_of(each, "v", 0).is_finished for each in (2, 4, 6)] == [False, False, True]
-    rig.release()
+    assert [rig.store.state_of(each, VERTEX, 0).is_finished for each in (2, 4, 6)] == [False, False, True]
 
 
 def test_a_task_ends_only_when_a_checkpoint_of_its_end_is_complete(network: LocalNetwork) -> None:
@@ -154,9 +135,7 @@ def test_a_task_ends_only_when_a_checkpoint_of_its_end_is_complete(network: Loca
     """
     rig = Rig(network)
     task = rig.source(source(["a"]))
-    thread = Thread(task.invoke)
-    read_to_the_end_of_data(rig)
-    spin_until(lambda: task.waiting_for == "the final checkpoint")
+    thread = at_its_end(rig, task)
 
     complete(task, 1)
     trigger(task, 2)
@@ -167,8 +146,7 @@ def test_a_task_ends_only_when_a_checkpoint_of_its_end_is_complete(network: Loca
 
     thread.result()
     assert summary(drained(rig.readers[0])) == [EndOfData(StopMode.DRAIN), 2, EndOfPartition()]
-    assert rig.store.state_of(2, "v", 0).is_finished
-    rig.release()
+    assert rig.store.state_of(2, VERTEX, 0).is_finished
 
 
 def test_a_task_does_not_wait_where_nobody_takes_checkpoints_of_ended_tasks(network: LocalNetwork) -> None:
@@ -180,22 +158,18 @@ def test_a_task_does_not_wait_where_nobody_takes_checkpoints_of_ended_tasks(netw
 
     thread.result()
     assert drained(rig.readers[0])[-1] == EndOfPartition()
-    rig.release()
 
 
 def test_a_task_that_waits_can_be_cancelled(network: LocalNetwork) -> None:
     """The checkpoint for which the task waits may never be complete."""
     rig = Rig(network)
     task = rig.source(source(["a"]))
-    thread = Thread(task.invoke)
-    read_to_the_end_of_data(rig)
-    spin_until(lambda: task.waiting_for == "the final checkpoint")
+    thread = at_its_end(rig, task)
 
     task.cancel()
 
     with pytest.raises(BaseException, match="was cancelled"):
         thread.result()
-    rig.release()
 
 
 def test_a_savepoint_that_stops_the_job_while_the_task_waits(network: LocalNetwork) -> None:
@@ -204,9 +178,7 @@ def test_a_savepoint_that_stops_the_job_while_the_task_waits(network: LocalNetwo
     """
     rig = Rig(network)
     task = rig.source(source(["a"]))
-    thread = Thread(task.invoke)
-    read_to_the_end_of_data(rig)
-    spin_until(lambda: task.waiting_for == "the final checkpoint")
+    thread = at_its_end(rig, task)
 
     trigger(task, 3)
     trigger(task, 4, TERMINATE)
@@ -217,7 +189,6 @@ def test_a_savepoint_that_stops_the_job_while_the_task_waits(network: LocalNetwo
 
     thread.result()
     assert summary(drained(rig.readers[0])) == [EndOfData(StopMode.DRAIN), 3, 4, EndOfPartition()]
-    rig.release()
 
 
 @pytest.mark.parametrize(
@@ -244,8 +215,7 @@ def test_a_source_stops_before_the_savepoint_that_stops_it(
     thread.result()
     assert summary(drained(rig.readers[0])) == [EndOfData(mode), 7, EndOfPartition()]
     assert rig.operator.calls.count("finish") == finishes
-    assert rig.store.state_of(7, "v", 0).is_finished == bool(finishes)
-    rig.release()
+    assert rig.store.state_of(7, VERTEX, 0).is_finished == bool(finishes)
 
 
 def test_a_savepoint_that_comes_to_nothing_fails_the_task_that_stopped_for_it(network: LocalNetwork) -> None:
@@ -263,4 +233,3 @@ def test_a_savepoint_that_comes_to_nothing_fails_the_task_that_stopped_for_it(ne
 
     with pytest.raises(CheckpointError, match="cannot stop with this savepoint"):
         thread.result()
-    rig.release()

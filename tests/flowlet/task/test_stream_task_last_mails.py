@@ -10,10 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
-from flowlet.records import Chunk, Watermark
-from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.timers.system_processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
-from netstack.wire.events import EndOfData, StopMode
+from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, is_parked, source, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
@@ -62,7 +60,6 @@ def test_a_timer_that_is_about_to_put_its_mail_runs_before_the_end(
 ) -> None:
     operator = FiringTimer(lambda: is_parked(task))
     task = tasks.source(source(["a"]), operator)
-    assert isinstance(task, SourceStreamTask)
     if mode is StopMode.NO_DRAIN:
         task.stop()
 
@@ -74,34 +71,9 @@ def test_a_timer_that_is_about_to_put_its_mail_runs_before_the_end(
     assert operator.calls[-len(end) :] == end
 
 
-def test_what_is_emitted_after_an_end_without_draining_is_dropped(network: LocalNetwork, tasks: Tasks) -> None:
-    """Results that were under way: consumers take no record after the end of data."""
-    recorder, partition = Recorder(), network.partition()
-    reader = network.reader(partition)
-    task = tasks.source(source(["a"], ["b"]), recorder, outputs=[edge(partition, source=1)])
-    assert isinstance(task, SourceStreamTask)
-    tasks.restored(task)
-    task.mailbox_processor.run_mailbox_step()
-    task.stop()
-    step_until_idle(task)
-    assert recorder.ctx.mailbox_executor is not None
-
-    def emit() -> None:
-        recorder.output.collect(Chunk(["late"]))
-        recorder.output.emit_control(Watermark(7))
-
-    recorder.ctx.mailbox_executor.execute(emit, "a late result")
-    step_until_idle(task)
-
-    assert reader.read_values() == ["a"]
-    assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
-    reader.view.release()
-
-
 def test_no_timer_fires_after_an_end_without_draining(network: LocalNetwork, tasks: Tasks) -> None:
     recorder, partition = Recorder(), network.partition()
     task = tasks.source(source(["a"], ["b"]), recorder, outputs=[edge(partition, source=1)])
-    assert isinstance(task, SourceStreamTask)
     tasks.restored(task)
     clock = recorder.ctx.processing_time_service
     assert isinstance(clock, SystemProcessingTimeService)

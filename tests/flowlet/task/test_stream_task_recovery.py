@@ -1,18 +1,20 @@
 """A task processes the data in flight of its checkpoint before it reads anything, and runs only then."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
-from flowlet.task.task_environment import Checkpointing
+from flowlet.task.task_environment import OutputEdge
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.task.checkpointed_tasks import checkpointing
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, serialized, source, step_until_idle
 
@@ -22,16 +24,17 @@ def stream(gate: int, *elements: StreamElement) -> RecoveredStream:
 
 
 def recovering(
-    network: LocalNetwork, head: StreamOperator, producers: list[ResultPartition], *streams: RecoveredStream
+    network: LocalNetwork,
+    head: StreamOperator,
+    producers: list[ResultPartition],
+    *streams: RecoveredStream,
+    outputs: Sequence[OutputEdge] = (),
 ) -> StreamTask:
     """Return a task with one gate per producer, each for an input of its own if the head has several."""
-    environment = network.environment("counter", gates=[network.gate(each) for each in producers])
+    environment = network.environment("counter", gates=[network.gate(each) for each in producers], outputs=outputs)
     if isinstance(head, Noting):
         environment.gate_inputs = [1, 2]
-    responder = InMemoryCheckpointStore().responder_of("v", 0)
-    environment.checkpointing = Checkpointing(
-        responder, lambda call: call(), InMemoryChannelStateWriter(), in_flight=streams
-    )
+    environment.checkpointing = checkpointing(InMemoryCheckpointStore(), in_flight=streams)
     return create_stream_task(environment, chain(head))
 
 
@@ -62,11 +65,8 @@ def test_it_runs_when_all_data_in_flight_is_processed(network: LocalNetwork, tas
 
 def test_each_input_gets_its_own(network: LocalNetwork, tasks: Tasks) -> None:
     head = Noting()
-    task = tasks.restored(
-        recovering(
-            network, head, [network.partition(), network.partition()], stream(0, Chunk(["a"])), stream(1, Chunk(["b"]))
-        )
-    )
+    producers = [network.partition(), network.partition()]
+    task = tasks.restored(recovering(network, head, producers, stream(0, Chunk(["a"])), stream(1, Chunk(["b"]))))
 
     step_until_idle(task)
 
@@ -89,14 +89,9 @@ def test_a_cancelled_one_does_not_go_on(network: LocalNetwork, tasks: Tasks) -> 
 
 def test_a_task_without_room_for_output_waits(network: LocalNetwork, tasks: Tasks) -> None:
     head, partition = Recorder(), network.partition(max_buffers=2)
-    environment = network.environment("counter", gates=[network.gate(network.partition())], outputs=[edge(partition)])
-    streams = [stream(0, *[Chunk(["x" * 600]) for _ in range(30)])]
-    responder = InMemoryCheckpointStore().responder_of("v", 0)
-    environment.checkpointing = Checkpointing(
-        responder, lambda call: call(), InMemoryChannelStateWriter(), in_flight=streams
-    )
+    in_flight = stream(0, *[Chunk(["x" * 600])] * 30)
     reader = network.reader(partition)
-    task = tasks.restored(create_stream_task(environment, chain(head)))
+    task = tasks.restored(recovering(network, head, [network.partition()], in_flight, outputs=[edge(partition)]))
 
     step_until_idle(task)
 
@@ -106,15 +101,8 @@ def test_a_task_without_room_for_output_waits(network: LocalNetwork, tasks: Task
         reader.read()
         step_until_idle(task)
     assert len(head.values) == 30
-    reader.view.release()
 
 
 def test_a_task_without_inputs_has_none(network: LocalNetwork, tasks: Tasks) -> None:
-    environment = network.environment("source")
-    responder = InMemoryCheckpointStore().responder_of("v", 0)
-    environment.checkpointing = Checkpointing(
-        responder, lambda call: call(), InMemoryChannelStateWriter(), in_flight=[stream(0, Chunk([1]))]
-    )
-
     with pytest.raises(FlowletError, match="a channel of gate 0 has data in flight, but the task has no inputs"):
-        tasks.restored(create_stream_task(environment, chain(source(["a"]))))
+        tasks.restored(recovering(network, source(["a"]), [], stream(0, Chunk([1]))))

@@ -54,6 +54,9 @@ class Rig:
         self.partition.flush_all()
         return list(self.readers[channel].read())
 
+    def chunks(self, channel: int = 0) -> list[Chunk]:
+        return [element for element in self.elements(channel) if isinstance(element, Chunk)]
+
 
 Make = Callable[..., Rig]
 
