@@ -22,38 +22,22 @@ class Pair(tuple[Any, ...]):
     __slots__ = ()
 
 
-def running(function: Aggregation, records: list[Any]) -> list[Any]:
-    return list(accumulate(records, function.reduce))
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("min", [(3, "x"), (3, "x"), (1, "x"), (1, "x")]),
+        ("max", [(3, "x"), (5, "x"), (5, "x"), (5, "x")]),
+        ("min_by", [(3, "x"), (3, "x"), (1, "z"), (1, "z")]),
+        ("max_by", [(3, "x"), (5, "y"), (5, "y"), (5, "y")]),
+    ],
+)
+def test_min_and_max_change_one_field_of_the_first_record_and_the_others_keep_whole_records(
+    method: str, expected: list[tuple[int, str]]
+) -> None:
+    """``min_by`` and ``max_by`` keep the first of equal records."""
+    results = accumulate(RECORDS, Aggregation(method, 1).reduce)
 
-
-def test_min_and_max_change_one_field_of_the_first_record() -> None:
-    assert [each[1:] for each in running(Aggregation("min", 1), RECORDS)] == [
-        (3, "x"),
-        (3, "x"),
-        (1, "x"),
-        (1, "x"),
-    ]
-    assert [each[1:] for each in running(Aggregation("max", 1), RECORDS)] == [
-        (3, "x"),
-        (5, "x"),
-        (5, "x"),
-        (5, "x"),
-    ]
-
-
-def test_min_by_and_max_by_keep_whole_records_and_the_first_of_equal_ones() -> None:
-    assert [each[1:] for each in running(Aggregation("min_by", 1), RECORDS)] == [
-        (3, "x"),
-        (3, "x"),
-        (1, "z"),
-        (1, "z"),
-    ]
-    assert [each[1:] for each in running(Aggregation("max_by", 1), RECORDS)] == [
-        (3, "x"),
-        (5, "y"),
-        (5, "y"),
-        (5, "y"),
-    ]
+    assert [each[1:] for each in results] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Promises of ``CheckpointConfig`` and the methods of an environment about checkpoints."""
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,27 +17,15 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.errors import ConfigError, JobGraphError
-from flowlet.graph.stream_graph import StreamGraph
-
-
-class Seen(Exception):
-    """The job was seen."""
+from tests.flowlet.datastream.captured_graphs import new_environment
 
 
 def settings_of(prepare: Callable[[StreamExecutionEnvironment], object]) -> JobSettings:
     """Return the settings of a job of a prepared environment, as its tasks get them."""
-    found: list[JobSettings] = []
-
-    def submit(stream_graph: StreamGraph, *_: object) -> Any:
-        found.append(stream_graph.settings.job)
-        raise Seen
-
-    environment = StreamExecutionEnvironment(submit=submit)
+    environment, graph = new_environment()
     prepare(environment)
     environment.from_collection([1]).print()
-    with contextlib.suppress(Seen):
-        environment.execute()
-    return found[0]
+    return graph().settings.job
 
 
 def checkpoints_of(prepare: Callable[[CheckpointConfig], object]) -> CheckpointSettings:
@@ -54,10 +40,8 @@ def test_without_them_a_job_takes_no_checkpoints() -> None:
     environment = StreamExecutionEnvironment()
 
     assert settings_of(lambda _: None).checkpoints is None
-    assert (environment.get_checkpoint_interval(), environment.get_checkpoint_config().is_checkpointing_enabled()) == (
-        -1,
-        False,
-    )
+    assert environment.get_checkpoint_interval() == -1
+    assert not environment.get_checkpoint_config().is_checkpointing_enabled()
     assert environment.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
 
 
@@ -108,48 +92,29 @@ def test_errors_of_checkpoints_fail_the_job_or_never_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("setter", "value", "message"),
     [
+        ("set_checkpoint_interval", 9, "'execution.checkpointing.interval' is '9', .* 10 ms or more"),
+        ("set_checkpoint_interval", "soon", "'execution.checkpointing.interval' is 'soon'"),
+        ("set_checkpoint_timeout", 0, "'execution.checkpointing.timeout' is '0'"),
+        ("set_max_concurrent_checkpoints", 0, "'execution.checkpointing.max-concurrent-checkpoints' is '0'"),
         (
-            lambda config: config.set_checkpoint_interval(9),
-            "'execution.checkpointing.interval' is '9', .* 10 ms or more",
-        ),
-        (lambda config: config.set_checkpoint_interval("soon"), "'execution.checkpointing.interval' is 'soon'"),
-        (lambda config: config.set_checkpoint_timeout(0), "'execution.checkpointing.timeout' is '0'"),
-        (
-            lambda config: config.set_max_concurrent_checkpoints(0),
-            "'execution.checkpointing.max-concurrent-checkpoints' is '0'",
-        ),
-        (
-            lambda config: config.set_tolerable_checkpoint_failure_number(-1),
+            "set_tolerable_checkpoint_failure_number",
+            -1,
             "'execution.checkpointing.tolerable-failed-checkpoints' is '-1'",
         ),
-        (
-            lambda config: config.set_checkpointing_mode("EXACTLY_ONCE"),
-            "a CheckpointingMode is needed, got 'EXACTLY_ONCE'",
-        ),
-        (
-            lambda config: config.enable_unaligned_checkpoints("often"),
-            "unaligned.enabled' is 'often', which is not true or false",
-        ),
-        (lambda config: config.set_force_unaligned_checkpoints("often"), "needs True or False, got 'often'"),
-        (
-            lambda config: config.set_alignment_timeout(1000),
-            r"needs a Duration such as Duration.of_seconds\(5\), got 1000",
-        ),
-        (
-            lambda config: config.set_alignment_timeout(Duration.of_seconds(-1)),
-            "aligned-checkpoint-timeout' is '-1000'",
-        ),
+        ("set_checkpointing_mode", "EXACTLY_ONCE", "a CheckpointingMode is needed, got 'EXACTLY_ONCE'"),
+        ("enable_unaligned_checkpoints", "often", "unaligned.enabled' is 'often', which is not true or false"),
+        ("set_force_unaligned_checkpoints", "often", "needs True or False, got 'often'"),
+        ("set_alignment_timeout", 1000, r"needs a Duration such as Duration.of_seconds\(5\), got 1000"),
+        ("set_alignment_timeout", Duration.of_seconds(-1), "aligned-checkpoint-timeout' is '-1000'"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once_and_changes_nothing(
-    change: Callable[[CheckpointConfig], object], message: str
-) -> None:
+def test_what_cannot_be_is_refused_at_once_and_changes_nothing(setter: str, value: object, message: str) -> None:
     options = Configuration()
 
     with pytest.raises(ConfigError, match=message):
-        change(CheckpointConfig(options))
+        getattr(CheckpointConfig(options), setter)(value)
 
     assert options.to_dict() == {}
 
@@ -169,20 +134,17 @@ def test_unaligned_checkpoints_reach_the_job_and_their_getters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("setter", "value", "message"),
     [
-        (lambda config: config.set_max_concurrent_checkpoints(2), "one is under way at a time, not 2: set execution"),
-        (
-            lambda config: config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE),
-            "exactly once only: set execution",
-        ),
+        ("set_max_concurrent_checkpoints", 2, "one is under way at a time, not 2: set execution"),
+        ("set_checkpointing_mode", CheckpointingMode.AT_LEAST_ONCE, "exactly once only: set execution"),
     ],
 )
 def test_unaligned_checkpoints_are_taken_exactly_once_and_one_at_a_time(
-    change: Callable[[CheckpointConfig], object], message: str
+    setter: str, value: object, message: str
 ) -> None:
     with pytest.raises(JobGraphError, match=message):
-        checkpoints_of(lambda config: change(config.enable_unaligned_checkpoints()))
+        checkpoints_of(lambda config: getattr(config.enable_unaligned_checkpoints(), setter)(value))
 
 
 def test_a_timeout_of_alignments_without_unaligned_checkpoints_is_refused() -> None:
@@ -205,42 +167,40 @@ def test_what_happens_anyway_may_be_asked_for() -> None:
     assert config.is_externalized_checkpoints_enabled()
 
 
-def test_a_job_on_a_remote_cluster_needs_a_directory() -> None:
-    def prepare(environment: StreamExecutionEnvironment) -> None:
-        environment.configure(Configuration.from_dict({"flowlet.jobmanager": "here:1"}))
-        environment.enable_checkpointing(1000)
+@pytest.mark.parametrize(
+    ("option", "variable"),
+    [("here:1", None), (None, "127.0.0.1:6123")],
+    ids=["named by an option", "named by a variable"],
+)
+def test_a_job_on_a_remote_cluster_needs_a_directory(
+    option: str | None, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("FLOWLET_JOBMANAGER", variable)
 
-    with pytest.raises(JobGraphError, match=r"set the option 'execution.checkpointing.dir'"):
+    def prepare(environment: StreamExecutionEnvironment) -> None:
+        if option is not None:
+            environment.configure(Configuration.from_dict({"flowlet.jobmanager": option}))
+        environment.enable_checkpointing(1000).set_runtime_mode(RuntimeExecutionMode.STREAMING)
+
+    with pytest.raises(
+        JobGraphError,
+        match=r"checkpoints of a job on a cluster need a directory.*set the option 'execution.checkpointing.dir'",
+    ):
         settings_of(prepare)
 
 
+@pytest.mark.parametrize("cluster", ["", "127.0.0.1:6123"], ids=["local", "on a cluster"])
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC])
-def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
+def test_a_batch_job_takes_no_checkpoints_and_needs_no_directory(
+    mode: RuntimeExecutionMode, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch job runs without checkpoints, as in Flink, and a warning says so."""
+    monkeypatch.setenv("FLOWLET_JOBMANAGER", cluster)
     with pytest.warns(UserWarning, match="checkpoints and savepoints are not taken in BATCH mode"):
         settings = settings_of(lambda environment: environment.enable_checkpointing(1000).set_runtime_mode(mode))
 
     assert settings.checkpoints is None
-
-
-@pytest.mark.parametrize(
-    "mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC, RuntimeExecutionMode.STREAMING]
-)
-def test_a_batch_job_of_a_cluster_needs_no_directory_for_checkpoints(
-    mode: RuntimeExecutionMode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A batch job takes no checkpoints; a STREAMING job without a directory is refused."""
-    monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:6123")
-
-    def prepare(environment: StreamExecutionEnvironment) -> None:
-        environment.enable_checkpointing(1000).set_runtime_mode(mode)
-
-    if mode is RuntimeExecutionMode.STREAMING:
-        with pytest.raises(JobGraphError, match="checkpoints of a job on a cluster need a directory"):
-            settings_of(prepare)
-    else:
-        with pytest.warns(UserWarning, match="checkpoints and savepoints are not taken in BATCH mode"):
-            assert settings_of(prepare).checkpoints is None
 
 
 def test_a_batch_job_starts_from_no_savepoint() -> None:

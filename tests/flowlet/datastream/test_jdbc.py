@@ -17,6 +17,10 @@ def options(url: str = "postgresql://flink:s3cret@h/db") -> JdbcConnectionOption
     return JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build()
 
 
+def numbers_of(options: JdbcExecutionOptions) -> tuple[int, int, int]:
+    return options.get_batch_interval_ms(), options.get_batch_size(), options.get_max_retries()
+
+
 def test_options_as_pyflink_builds_them() -> None:
     connection = (
         JdbcConnectionOptions.JdbcConnectionOptionsBuilder()
@@ -32,17 +36,8 @@ def test_options_as_pyflink_builds_them() -> None:
 
     assert (connection.get_db_url(), connection.get_driver_name()) == ("postgresql://h/db", "psycopg")
     assert (connection.get_user_name(), connection.get_password()) == ("flink", "s3cret")
-    assert (execution.get_batch_interval_ms(), execution.get_batch_size(), execution.get_max_retries()) == (
-        1000,
-        200,
-        5,
-    )
-
-
-def test_the_defaults_are_flinks() -> None:
-    defaults = JdbcExecutionOptions.defaults()
-
-    assert (defaults.get_batch_interval_ms(), defaults.get_batch_size(), defaults.get_max_retries()) == (0, 5000, 3)
+    assert numbers_of(execution) == (1000, 200, 5)
+    assert numbers_of(JdbcExecutionOptions.defaults()) == (0, 5000, 3), "as in Flink"
 
 
 def test_user_and_password_of_the_url_and_those_that_replace_them() -> None:

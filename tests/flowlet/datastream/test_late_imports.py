@@ -13,20 +13,29 @@ ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"aiohttp", "cryptography", "numpy", "pyarrow", "rich", "structlog", "typer", "uvloop", "yaml"}
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Return the packages of others that a program with this statement has loaded."""
-    program = (
-        f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - "
-        "set(sys.stdlib_module_names)))"
+def environment(parallelism: int) -> str:
+    """Return the beginning of a program."""
+    return (
+        "import sys\n"
+        "from flowlet.datastream import StreamExecutionEnvironment\n"
+        f"env = StreamExecutionEnvironment.get_execution_environment().set_parallelism({parallelism})\n"
     )
+
+
+def printed_by(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
     )
-    return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith("_")} - {
-        "flowlet",
-        "netstack",
-        "distutils",
-    }
+    return done.stdout
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the packages of others that a program with this statement has loaded."""
+    packages = printed_by(
+        f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - "
+        "set(sys.stdlib_module_names)))"
+    ).splitlines()[-1]
+    return {name for name in packages.split() if not name.startswith("_")} - {"flowlet", "netstack", "distutils"}
 
 
 @pytest.mark.parametrize(
@@ -46,13 +55,9 @@ def test_the_api_loads_no_package_of_others(statement: str) -> None:
 
 @pytest.mark.slow
 def test_a_program_is_built_without_numpy() -> None:
-    build = (
-        "from flowlet.datastream import StreamExecutionEnvironment\n"
-        "env = StreamExecutionEnvironment.get_execution_environment()\n"
-        "env.from_collection([('a', 1)]).key_by(lambda pair: pair[0]).reduce(lambda one, other: one).print()"
-    )
+    build = "env.from_collection([('a', 1)]).key_by(lambda pair: pair[0]).reduce(lambda one, other: one).print()"
 
-    assert not loaded_by(build) & HEAVY
+    assert not loaded_by(environment(1) + build) & HEAVY
 
 
 @pytest.mark.slow
@@ -61,30 +66,22 @@ def test_windows_of_columns_are_built_without_pandas() -> None:
     build = (
         "import pyarrow as pa\n"
         "from flowlet.common import Time\n"
-        "from flowlet.datastream import StreamExecutionEnvironment\n"
         "from flowlet.datastream.window import TumblingEventTimeWindows\n"
-        "env = StreamExecutionEnvironment.get_execution_environment()\n"
         "schema = pa.schema([('k', pa.int64()), ('ts', pa.int64())])\n"
         "keyed = env.from_arrow([], schema).with_event_time('ts').key_by('k')\n"
         "keyed.window(TumblingEventTimeWindows.of(Time.seconds(1))).agg(n='count', last=('ts', 'max'))"
     )
 
-    assert "pandas" not in loaded_by(build)
+    assert "pandas" not in loaded_by(environment(1) + build)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_local_job_runs_without_http_and_structlog(parallelism: int) -> None:
     """The program imports neither; its TaskManagers have what they need from the process from which they are forked."""
-    run = (
-        "from flowlet.datastream import StreamExecutionEnvironment\n"
-        "env = StreamExecutionEnvironment.get_execution_environment()\n"
-        f"env.set_parallelism({parallelism})\n"
-        "env.from_collection(['a', 'b']).map(str.upper).print()\n"
-        "env.execute()"
-    )
+    run = "env.from_collection(['a', 'b']).map(str.upper).print()\nenv.execute()"
 
-    assert not loaded_by(run) & {"aiohttp", "pyarrow", "rich", "structlog", "typer", "yaml"}
+    assert not loaded_by(environment(parallelism) + run) & {"aiohttp", "pyarrow", "rich", "structlog", "typer", "yaml"}
 
 
 # What runs in the program for a job without keys, windows, files, gates and checkpoints, and what does not.
@@ -118,21 +115,14 @@ FOR_OTHER_JOBS = (
 def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: int, step: str) -> None:
     """No numpy and no cryptography, which cost as much as the rest, and none of our modules that it has no use for."""
     run = (
-        "import sys\n"
-        "from flowlet.datastream import StreamExecutionEnvironment\n"
-        "env = StreamExecutionEnvironment.get_execution_environment()\n"
-        f"env.set_parallelism({parallelism})\n"
         f"env.from_collection(['a', 'b']).{step}.print()\n"
         "env.execute()\n"
         f"prefixes = {FOR_OTHER_JOBS!r} + ('cryptography', 'numpy')\n"
         "print('>', *[name for name in sorted(sys.modules) if any(name == each or name.startswith(each + '.') for each "
         "in prefixes)])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
-    )
 
-    assert done.stdout.splitlines()[-1] == ">"
+    assert printed_by(environment(parallelism) + run).splitlines()[-1] == ">"
 
 
 @pytest.mark.slow
@@ -141,19 +131,14 @@ def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
     imports.
     """
     run = (
-        "import sys\n"
-        "from flowlet.datastream import StreamExecutionEnvironment\n"
-        "env = StreamExecutionEnvironment.get_execution_environment()\n"
-        "env.set_parallelism(2)\n"
         "seen = lambda _: ' '.join(sorted(set(sys.modules)))\n"
         "env.from_collection([('a', 1)]).map(seen).key_by(len).map(lambda first: (first, seen(0))).print()\n"
         "env.execute()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
-    )
 
-    before, after = (set(names.split()) for names in ast.literal_eval(done.stdout.partition("> ")[2].strip()))
+    printed = printed_by(environment(2) + run).partition("> ")[2]
+
+    before, after = (set(names.split()) for names in ast.literal_eval(printed.strip()))
     assert {"numpy", "cryptography", "flowlet.state.heap_keyed_state_backend", "flowlet.io.record_writer"} <= before
     late = {name for name in after - before if name.startswith(("flowlet.", "netstack.", "numpy."))}
     assert {name for name in late if not name.startswith("flowlet.operators.")} == set()
@@ -162,16 +147,9 @@ def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
 @pytest.mark.slow
 def test_a_function_in_a_task_manager_finds_no_http_loaded() -> None:
     run = (
-        "import sys\n"
-        "from flowlet.datastream import StreamExecutionEnvironment\n"
-        "env = StreamExecutionEnvironment.get_execution_environment()\n"
-        "env.set_parallelism(2)\n"
         "env.from_collection([1]).map(lambda _: sorted({'aiohttp', 'rich', 'structlog', 'typer'} & "
         "set(sys.modules))).print()\n"
         "env.execute()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
-    )
 
-    assert done.stdout.partition("> ")[2] == "[]\n"
+    assert printed_by(environment(2) + run).partition("> ")[2] == "[]\n"

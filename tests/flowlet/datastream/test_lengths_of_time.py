@@ -53,9 +53,9 @@ def joined(lower: Any, upper: Any) -> object:
 
 # Where PyFlink takes a ``Time`` or a ``Duration``.
 LENGTHS: dict[str, Use] = {
-    "TumblingEventTimeWindows.of": lambda length: TumblingEventTimeWindows.of(length),
+    "TumblingEventTimeWindows.of": TumblingEventTimeWindows.of,
     "TumblingEventTimeWindows.of, offset": lambda length: TumblingEventTimeWindows.of(Time.seconds(9), length),
-    "TumblingProcessingTimeWindows.of": lambda length: TumblingProcessingTimeWindows.of(length),
+    "TumblingProcessingTimeWindows.of": TumblingProcessingTimeWindows.of,
     "TumblingProcessingTimeWindows.of, offset": lambda length: TumblingProcessingTimeWindows.of(
         Time.seconds(9), length
     ),
@@ -66,14 +66,14 @@ LENGTHS: dict[str, Use] = {
     ),
     "SlidingProcessingTimeWindows.of": lambda length: SlidingProcessingTimeWindows.of(length, Time.seconds(1)),
     "SlidingProcessingTimeWindows.of, slide": lambda length: SlidingProcessingTimeWindows.of(Time.seconds(9), length),
-    "EventTimeSessionWindows.with_gap": lambda length: EventTimeSessionWindows.with_gap(length),
-    "ProcessingTimeSessionWindows.with_gap": lambda length: ProcessingTimeSessionWindows.with_gap(length),
-    "ContinuousEventTimeTrigger.of": lambda length: ContinuousEventTimeTrigger.of(length),
-    "ContinuousProcessingTimeTrigger.of": lambda length: ContinuousProcessingTimeTrigger.of(length),
-    "TimeEvictor.of": lambda length: TimeEvictor.of(length),
+    "EventTimeSessionWindows.with_gap": EventTimeSessionWindows.with_gap,
+    "ProcessingTimeSessionWindows.with_gap": ProcessingTimeSessionWindows.with_gap,
+    "ContinuousEventTimeTrigger.of": ContinuousEventTimeTrigger.of,
+    "ContinuousProcessingTimeTrigger.of": ContinuousProcessingTimeTrigger.of,
+    "TimeEvictor.of": TimeEvictor.of,
     "StateTtlConfig.new_builder": lambda length: StateTtlConfig.new_builder(length).build(),
     "StateTtlConfig.set_ttl": lambda length: StateTtlConfig.new_builder(Time.seconds(1)).set_ttl(length).build(),
-    "for_bounded_out_of_orderness": lambda length: WatermarkStrategy.for_bounded_out_of_orderness(length),
+    "for_bounded_out_of_orderness": WatermarkStrategy.for_bounded_out_of_orderness,
     "with_idleness": lambda length: WatermarkStrategy.no_watermarks().with_idleness(length),
     "with_watermark_alignment": lambda length: WatermarkStrategy.no_watermarks().with_watermark_alignment("a", length),
     "with_watermark_alignment, interval": lambda length: WatermarkStrategy.no_watermarks().with_watermark_alignment(
@@ -90,10 +90,10 @@ MILLISECONDS: dict[str, Use] = {
     "allowed_lateness": lambda length: windowed().allowed_lateness(length),
     "TumblingEventTimeWindows": lambda length: TumblingEventTimeWindows(length, 0),
     "SlidingEventTimeWindows": lambda length: SlidingEventTimeWindows(length, 1000, 0),
-    "EventTimeSessionWindows": lambda length: EventTimeSessionWindows(length),
-    "ProcessingTimeSessionWindows": lambda length: ProcessingTimeSessionWindows(length),
-    "ContinuousEventTimeTrigger": lambda length: ContinuousEventTimeTrigger(length),
-    "TimeEvictor": lambda length: TimeEvictor(length),
+    "EventTimeSessionWindows": EventTimeSessionWindows,
+    "ProcessingTimeSessionWindows": ProcessingTimeSessionWindows,
+    "ContinuousEventTimeTrigger": ContinuousEventTimeTrigger,
+    "TimeEvictor": TimeEvictor,
 }
 
 

@@ -78,14 +78,8 @@ def translated(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (
-            OperatorFactory.of("flowlet.nowhere:MapOperator"),
-            "cannot be loaded: No module named 'flowlet.nowhere'",
-        ),
-        (
-            OperatorFactory.of("flowlet.chain:MapOperator"),
-            "cannot be loaded: module 'flowlet.chain' has no attribute",
-        ),
+        (OperatorFactory.of("flowlet.nowhere:MapOperator"), "cannot be loaded: No module named 'flowlet.nowhere'"),
+        (OperatorFactory.of("flowlet.chain:MapOperator"), "cannot be loaded: module 'flowlet.chain' has no attribute"),
         (OperatorFactory.of("MapOperator"), "cannot be loaded: "),
         (
             OperatorFactory.of("flowlet.operators.process_operator:MapOperator", functions=str),

@@ -31,11 +31,8 @@ def test_what_a_storage_was_made_with_can_be_asked_for() -> None:
     files = FileSystemCheckpointStorage("/a")
     memory = JobManagerCheckpointStorage("/b", 100)
 
-    assert (files.get_savepoint_path(), files.get_min_file_size_threshold(), files.get_write_buffer_size()) == (
-        None,
-        20_480,
-        20_480,
-    )
+    assert files.get_savepoint_path() is None
+    assert (files.get_min_file_size_threshold(), files.get_write_buffer_size()) == (20_480, 20_480)
     assert (memory.get_checkpoint_path(), memory.get_max_state_size(), memory.get_savepoint_path()) == ("/b", 100, None)
     assert JobManagerCheckpointStorage().get_max_state_size() == JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE
     assert "/a" in str(files)

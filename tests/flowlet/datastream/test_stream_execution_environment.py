@@ -9,70 +9,18 @@ from typing import Any, cast
 import pytest
 
 from flowlet.client.running_job import RunningJob
-from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
-from flowlet.common.completable_future import CompletableFuture
-from flowlet.common.job_client import ProgressMode, SubmittedJob
+from flowlet.common import Configuration, Duration, Row, Types, WatermarkStrategy
+from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
-from flowlet.graph.stream_graph import StreamGraph
+from flowlet.graph.stream_graph import RUNTIME_MODES, StreamGraph
 from flowlet.graph.transformation import SourceTransformation
+from tests.flowlet.datastream.scripted_job import JOB_ID, RESULT, ScriptedJob
 
-JOB_ID = "0123456789abcdef" * 2
-RESULT = JobExecutionResult(JobID(JOB_ID), 7)
 CORES = len(os.sched_getaffinity(0))
 NO_WATERMARKS = WatermarkStrategy.no_watermarks()
-
-
-@dataclass
-class ScriptedJob:
-    """A running job with a given end."""
-
-    outcome: BaseException | None = None
-    values: tuple[Any, ...] = ()
-    state: JobStatus = JobStatus.RUNNING
-    job_id: str = JOB_ID
-    is_inherited: bool = False
-    last_status: JobStatus | None = None
-    calls: list[str] = field(default_factory=list)
-
-    def status(self) -> JobStatus:
-        return self.state
-
-    def cancel(self) -> None:
-        self.calls.append("cancel")
-
-    def cancel_after_interrupt(self) -> None:
-        self.calls.append("cancel after interrupt")
-
-    def finish_gate(self, name: str) -> None:
-        self.calls.append(f"finish_gate {name}")
-
-    def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
-        raise AssertionError("not asked for")
-
-    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> CompletableFuture[str]:
-        raise AssertionError("not asked for")
-
-    def announce(self, progress: ProgressMode) -> None:
-        """Show nothing."""
-
-    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
-        self.calls.append("wait")
-        if self.outcome is not None:
-            raise self.outcome
-        return RESULT
-
-    def collect(self, edge_id: str) -> Any:
-        self.calls.append(f"collect {edge_id}")
-        return iter(self.values)
-
-    def metrics(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        self.calls.append("close")
 
 
 @dataclass
@@ -117,6 +65,23 @@ def _no_cluster_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLOWLET_LOCAL", raising=False)
 
 
+@pytest.fixture
+def cluster() -> ScriptedCluster:
+    return ScriptedCluster()
+
+
+@pytest.fixture
+def environment(cluster: ScriptedCluster) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment(submit=cluster)
+
+
+@pytest.fixture
+def program(environment: StreamExecutionEnvironment) -> StreamExecutionEnvironment:
+    """An environment whose program prints a number."""
+    environment.from_collection([1]).print()
+    return environment
+
+
 def file_source() -> FileSource:
     return FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a.txt").build()
 
@@ -133,24 +98,21 @@ def test_defaults_are_flinks() -> None:
 def test_settings_are_kept_and_return_the_environment() -> None:
     environment = StreamExecutionEnvironment()
 
-    assert (
-        environment.set_parallelism(3).set_max_parallelism(5).set_buffer_timeout(0).disable_operator_chaining()
-        is environment
-    )
+    changed = environment.set_parallelism(3).set_max_parallelism(5).set_buffer_timeout(0).disable_operator_chaining()
 
-    assert (environment.get_parallelism(), environment.get_max_parallelism(), environment.get_buffer_timeout()) == (
-        3,
-        5,
-        0,
-    )
+    assert changed is environment
+    assert environment.register_slot_sharing_group(SlotSharingGroup("x")) is environment
+    assert environment.get_parallelism() == 3
+    assert environment.get_max_parallelism() == 5
+    assert environment.get_buffer_timeout() == 0
     assert environment.get_config().get_parallelism() == 3
     assert not environment.is_chaining_enabled()
 
 
-def test_a_job_is_attached_as_its_start_and_the_options_say() -> None:
+def test_a_job_is_attached_as_its_start_and_the_options_say(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment
+) -> None:
     """A job whose results are read needs its reader; ``execute`` waits, ``execute_async`` does not."""
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
     stream = environment.from_collection([1])
 
     assert stream.execute_and_collect(limit=1) == []
@@ -168,8 +130,7 @@ def test_a_job_is_attached_as_its_start_and_the_options_say() -> None:
     assert heartbeats == [ClientHeartbeat(10_000, 60_000), None, ClientHeartbeat(150, 900), None]
 
 
-def test_options_are_settings() -> None:
-    cluster = ScriptedCluster()
+def test_options_are_settings(cluster: ScriptedCluster) -> None:
     configuration = Configuration.from_dict(
         {
             "parallelism.default": "3",
@@ -221,15 +182,10 @@ def test_bad_settings_are_refused(change: Callable[[StreamExecutionEnvironment],
         change(StreamExecutionEnvironment())
 
 
-def test_a_slot_sharing_group_may_be_registered() -> None:
-    environment = StreamExecutionEnvironment()
-
-    assert environment.register_slot_sharing_group(SlotSharingGroup("x")) is environment
-
-
-def test_a_changed_parallelism_counts_for_later_operators() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster).set_parallelism(2)
+def test_a_changed_parallelism_counts_for_later_operators(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment
+) -> None:
+    environment.set_parallelism(2)
     mapped = environment.from_source(file_source(), NO_WATERMARKS, "lines").map(str)
 
     environment.set_parallelism(4)
@@ -239,9 +195,10 @@ def test_a_changed_parallelism_counts_for_later_operators() -> None:
     assert [node.parallelism for node in cluster.graphs[0].nodes.values()] == [2, 2, 4]
 
 
-def test_a_collection_becomes_a_source_of_one_subtask() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster).set_parallelism(2)
+def test_a_collection_becomes_a_source_of_one_subtask(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment
+) -> None:
+    environment.set_parallelism(2)
     elements = [1, 2]
 
     stream = environment.from_collection(elements)
@@ -255,9 +212,7 @@ def test_a_collection_becomes_a_source_of_one_subtask() -> None:
     assert node.transformation.source == [1, 2]
 
 
-def test_a_declared_type_shapes_the_elements() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
+def test_a_declared_type_shapes_the_elements(cluster: ScriptedCluster, environment: StreamExecutionEnvironment) -> None:
     type_info = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
     stream = environment.from_collection((("Alice", 11), {"name": "Bob", "age": 12}), type_info)
@@ -285,9 +240,10 @@ def test_a_bad_collection_is_refused(collection: Any, type_info: Any, message: s
         StreamExecutionEnvironment().from_collection(collection, type_info)
 
 
-def test_a_source_has_the_environments_parallelism_and_its_own_name() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster).set_parallelism(3)
+def test_a_source_has_the_environments_parallelism_and_its_own_name(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment
+) -> None:
+    environment.set_parallelism(3)
     source = Generator()
 
     stream = environment.from_source(source, NO_WATERMARKS, "numbers", Types.INT())
@@ -321,11 +277,8 @@ def test_a_source_takes_every_strategy() -> None:
     monotonous = WatermarkStrategy.for_monotonous_timestamps()
 
     second = Duration.of_seconds(1)
-    for strategy in (
-        monotonous,
-        monotonous.with_idleness(second),
-        monotonous.with_watermark_alignment("group", second),
-    ):
+    others = [monotonous.with_idleness(second), monotonous.with_watermark_alignment("group", second)]
+    for strategy in (monotonous, *others):
         for source in (file_source(), Generator()):
             stream = environment.from_source(source, strategy, "numbers")
             step = stream._transformation
@@ -335,123 +288,108 @@ def test_a_source_takes_every_strategy() -> None:
             assert step.factory.arguments["strategy"] is (strategy if is_followed else None)
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_batch"), [(RuntimeExecutionMode.STREAMING, False), (RuntimeExecutionMode.AUTOMATIC, False)]
-)
-def test_unbounded_sources_give_running_results(mode: RuntimeExecutionMode, is_batch: bool) -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster).set_runtime_mode(mode)
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.AUTOMATIC])
+def test_unbounded_sources_give_running_results(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment, mode: RuntimeExecutionMode
+) -> None:
+    environment.set_runtime_mode(mode)
     environment.from_source(Generator(is_bounded=False), NO_WATERMARKS, "numbers").print()
 
     environment.execute()
 
-    assert cluster.graphs[0].is_batch is is_batch
+    assert not cluster.graphs[0].is_batch
 
 
-def test_execute_waits_and_gives_everything_back() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
+def test_the_graph_knows_every_mode() -> None:
+    assert tuple(mode.value for mode in RuntimeExecutionMode) == RUNTIME_MODES
 
-    result = environment.execute("my job")
-    environment.close()
+
+def test_execute_waits_and_gives_everything_back_once(
+    cluster: ScriptedCluster, program: StreamExecutionEnvironment
+) -> None:
+    """Afterwards the environment is empty."""
+    result = program.execute("my job")
+    program.close()
 
     assert result is RESULT
     assert cluster.graphs[0].name == "my job"
     assert cluster.job.calls == ["wait", "close"]
-
-
-def test_a_failure_gives_everything_back_too() -> None:
-    cluster = ScriptedCluster(ScriptedJob(JobExecutionError("boom")))
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
-
-    with pytest.raises(JobExecutionError, match="boom"):
-        environment.execute()
-
-    assert cluster.job.calls == ["wait", "close"]
-
-
-def test_an_interrupt_cancels_the_job() -> None:
-    cluster = ScriptedCluster(ScriptedJob(KeyboardInterrupt()))
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
-
-    with pytest.raises(KeyboardInterrupt):
-        environment.execute()
-
-    assert cluster.job.calls == ["wait", "cancel after interrupt", "close"]
-
-
-def test_after_a_job_the_environment_is_empty() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
-    environment.execute()
-
     with pytest.raises(JobGraphError, match="has no operators"):
-        environment.execute()
+        program.execute()
 
 
-def test_a_source_alone_is_no_job() -> None:
-    environment = StreamExecutionEnvironment(submit=ScriptedCluster())
+@pytest.mark.parametrize(
+    ("failure", "calls"),
+    [
+        (JobExecutionError("boom"), ["wait", "close"]),
+        (KeyboardInterrupt(), ["wait", "cancel after interrupt", "close"]),
+    ],
+    ids=["a failure", "an interrupt, which cancels the job"],
+)
+def test_a_job_that_ends_otherwise_gives_everything_back_too(
+    cluster: ScriptedCluster, program: StreamExecutionEnvironment, failure: BaseException, calls: list[str]
+) -> None:
+    cluster.job.failure = failure
+
+    with pytest.raises(type(failure)):
+        program.execute()
+
+    assert cluster.job.calls == calls
+
+
+def test_a_source_alone_is_no_job(environment: StreamExecutionEnvironment) -> None:
     environment.from_collection([1]).rebalance()
 
     with pytest.raises(JobGraphError, match="job 'Flink Streaming Job' has no operators"):
         environment.execute()
 
 
-def test_a_job_that_could_not_be_started_can_be_tried_again() -> None:
-    cluster = ScriptedCluster(refusal=JobSubmissionError("nobody there"))
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
+@pytest.mark.parametrize("collects", [False, True], ids=["execute", "execute_and_collect"])
+def test_a_job_that_could_not_be_started_can_be_tried_again(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment, *, collects: bool
+) -> None:
+    stream = environment.from_collection([1])
+    if not collects:
+        stream.print()
+
+    def start() -> object:
+        return list(stream.execute_and_collect()) if collects else environment.execute()
+
+    cluster.refusal = JobSubmissionError("nobody there")
 
     with pytest.raises(JobSubmissionError, match="nobody there"):
-        environment.execute()
+        start()
     cluster.refusal = None
-    environment.execute()
+    start()
 
-    assert len(cluster.graphs[0].nodes) == 2
+    assert [edge.target for edge in cluster.graphs[0].edges] == ([None] if collects else [2])
 
 
-def test_execute_async_returns_at_once_and_close_gives_back_what_nobody_waited_for() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
-
-    client = environment.execute_async()
+def test_execute_async_returns_at_once_and_close_gives_back_what_nobody_waited_for(
+    cluster: ScriptedCluster, program: StreamExecutionEnvironment
+) -> None:
+    client = program.execute_async()
     assert cluster.job.calls == []
-    environment.close()
+    program.close()
 
     assert str(client.get_job_id()) == JOB_ID
     assert cluster.graphs[0].name == "Flink Streaming Job"
     assert cluster.job.calls == ["close"]
 
 
-def test_an_awaited_result_leaves_nothing_to_close() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
+def test_a_result_may_be_asked_for_twice_and_leaves_nothing_to_close(
+    cluster: ScriptedCluster, program: StreamExecutionEnvironment
+) -> None:
+    future = program.execute_async("later").get_job_execution_result()
 
-    result = environment.execute_async("later").get_job_execution_result().result()
-    environment.close()
-
-    assert result is RESULT
+    first = future.result()
+    program.close()
     assert cluster.job.calls == ["wait", "close"]
+    assert future.result() is first is RESULT
 
 
-def test_a_result_may_be_asked_for_twice() -> None:
-    cluster = ScriptedCluster()
-    environment = StreamExecutionEnvironment(submit=cluster)
-    environment.from_collection([1]).print()
-    future = environment.execute_async().get_job_execution_result()
-
-    assert future.result() is future.result() is RESULT
-
-
-def test_records_are_collected_to_their_end() -> None:
-    cluster = ScriptedCluster(ScriptedJob(values=(1, 2, 3)))
-    environment = StreamExecutionEnvironment(submit=cluster)
+def test_records_are_collected_to_their_end(cluster: ScriptedCluster, environment: StreamExecutionEnvironment) -> None:
+    cluster.job.values = (1, 2, 3)
 
     values = environment.from_collection([1]).map(abs).execute_and_collect("collecting")
 
@@ -462,9 +400,10 @@ def test_records_are_collected_to_their_end() -> None:
     assert cluster.job.calls == ["collect edge", "wait", "close"]
 
 
-def test_a_source_can_be_collected_and_so_can_a_keyed_stream() -> None:
-    cluster = ScriptedCluster(ScriptedJob(values=(1,)))
-    environment = StreamExecutionEnvironment(submit=cluster)
+def test_a_source_can_be_collected_and_so_can_a_keyed_stream(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment
+) -> None:
+    cluster.job.values = (1,)
     stream = environment.from_collection([1])
 
     assert list(stream.execute_and_collect()) == [1]
@@ -473,36 +412,21 @@ def test_a_source_can_be_collected_and_so_can_a_keyed_stream() -> None:
     assert [len(graph.nodes) for graph in cluster.graphs] == [1, 2]  # the second one makes rows of key and record
 
 
-def test_a_limit_gives_a_list_and_cancels_the_rest() -> None:
-    cluster = ScriptedCluster(ScriptedJob(values=(1, 2, 3)))
+@pytest.mark.parametrize(
+    ("limit", "values", "end"),
+    [(2, [1, 2], "cancel"), (4, [1, 2, 3], "wait")],
+    ids=["the rest is cancelled", "fewer records are all of them"],
+)
+def test_a_limit_gives_a_list(
+    cluster: ScriptedCluster, environment: StreamExecutionEnvironment, limit: int, values: list[int], end: str
+) -> None:
+    cluster.job.values = (1, 2, 3)
 
-    values = StreamExecutionEnvironment(submit=cluster).from_collection([1]).execute_and_collect(limit=2)
-
-    assert values == [1, 2]
-    assert cluster.job.calls == ["collect edge", "cancel", "close"]
-
-
-def test_fewer_records_than_the_limit_are_all_of_them() -> None:
-    cluster = ScriptedCluster(ScriptedJob(values=(1, 2)))
-
-    assert StreamExecutionEnvironment(submit=cluster).from_collection([1]).execute_and_collect(limit=3) == [1, 2]
-    assert cluster.job.calls == ["collect edge", "wait", "close"]
+    assert environment.from_collection([1]).execute_and_collect(limit=limit) == values
+    assert cluster.job.calls == ["collect edge", end, "close"]
 
 
-def test_a_failed_collection_can_be_tried_again() -> None:
-    cluster = ScriptedCluster(refusal=JobSubmissionError("nobody there"))
-    stream = StreamExecutionEnvironment(submit=cluster).from_collection([1])
-
-    with pytest.raises(JobSubmissionError):
-        stream.execute_and_collect()
-    cluster.refusal = None
-    list(stream.execute_and_collect())
-
-    assert [edge.target for edge in cluster.graphs[0].edges] == [None]
-
-
-def test_the_plan_shows_the_operators_and_keeps_them() -> None:
-    environment = StreamExecutionEnvironment(submit=ScriptedCluster())
+def test_the_plan_shows_the_operators_and_keeps_them(environment: StreamExecutionEnvironment) -> None:
     environment.from_collection([1]).map(abs).print()
 
     plan = json.loads(environment.get_execution_plan())
@@ -511,9 +435,7 @@ def test_the_plan_shows_the_operators_and_keeps_them() -> None:
     environment.execute()
 
 
-def test_jobs_go_where_options_and_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = ScriptedCluster()
-
+def test_jobs_go_where_options_and_variables_say(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(configuration: Configuration | None = None) -> None:
         environment = StreamExecutionEnvironment(configuration, cluster)
         environment.from_collection([1]).print()

@@ -130,12 +130,8 @@ def test_numbers_that_make_no_windows_are_refused(make: Any, reason: str) -> Non
 
 
 def test_trigger_results_are_pairs() -> None:
-    assert [(each.is_fire(), each.is_purge()) for each in TriggerResult] == [
-        (False, False),
-        (True, True),
-        (True, False),
-        (False, True),
-    ]
+    results = [(each.is_fire(), each.is_purge()) for each in TriggerResult]
+    assert results == [(False, False), (True, True), (True, False), (False, True)]
 
 
 def test_an_evictor_with_a_value_without_timestamp() -> None:

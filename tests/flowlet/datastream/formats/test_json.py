@@ -150,11 +150,7 @@ def test_a_message_is_read_by_its_type(type_info: TypeInformation, text: str, va
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("[1]", r"an object is expected, got \[1\]"),
-        ('{"name": ', "truncated"),
-        ("\xff", "invalid|malformed"),
-    ],
+    [("[1]", r"an object is expected, got \[1\]"), ('{"name": ', "truncated"), ("\xff", "invalid|malformed")],
 )
 def test_a_message_that_does_not_fit_fails_with_its_text_or_is_left_out_and_counted(text: str, reason: str) -> None:
     ignoring = JsonRowDeserializationSchema.builder().type_info(PERSON).ignore_parse_errors().build()
