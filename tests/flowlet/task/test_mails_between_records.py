@@ -700,7 +700,7 @@ class SlowItems(WindowFunction):
         self._reader = network.reader(partition)
         self.left: list[list[object]] = []
 
-    def items(self, *_: object) -> Iterator[int]:
+    def items(self, *_: Any, **__: Any) -> Iterator[int]:
         for number in range(6):
             if number in (0, 3):
                 self._network.timer.fire()  # at 0 nothing is there that could leave
@@ -768,6 +768,7 @@ def test_an_item_of_a_generator_that_took_long_leaves_before_the_next_one_is_ask
 def test_a_source_that_stops_with_draining_processes_all_that_it_read(network: LocalNetwork, tasks: Tasks) -> None:
     job = Job()
     task = Checkpointed(network).task(numbers(), MapOperator(job.call))
+    assert isinstance(task, SourceStreamTask)
     job.on_tenth = lambda: task._stop(StopMode.DRAIN)
 
     job.run(task, tasks)
@@ -893,6 +894,7 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
 
     head = SourceOperator(ScriptedSource(list(range(1_500)), Watermark(2_000), list(range(1_500))))  # type: ignore[arg-type]  # as it comes
     task = tasks.timed(network.environment("timers"), head, ProcessOperator(Timers(), lambda value: value))
+    assert isinstance(task, SourceStreamTask)
 
     run(task)
 
