@@ -1,12 +1,10 @@
 import dataclasses
-import enum
 import itertools
 import operator
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,47 +13,22 @@ from hypothesis import strategies as st
 
 from flowlet.chain.chunking_output import MAX_WAITING, MIN_COLUMN_ROWS, ChunkingOutput, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.record_shape import unpickled
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.records import IDLE, Chunk, LatencyMarker, PickledRecord, Watermark
 from flowlet.serde.pickles.record_pickle import loads_record
-from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput, loop_of
+from tests.flowlet.chain.test_record_copies import Color, Frozen, MyDict, OneSlot, Point, Struct
+from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput, emitting, loop_of
 from tests.flowlet.operators.harness import RecordingOutput
 from tests.flowlet.serde.exact import exact
-
-
-class Color(enum.Enum):
-    RED = 1
-
-
-class Point(NamedTuple):
-    x: int
-    y: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    value: Any
 
 
 @dataclasses.dataclass(eq=True)
 class Event:
     value: Any
     more: Any = None
-
-
-@dataclasses.dataclass(slots=True)
-class Slots:
-    value: Any
-
-
-class Struct(msgspec.Struct):
-    value: Any
-
-
-class MyDict(dict[Any, Any]):
-    pass
 
 
 # Of each kind several, so that a loop made for one sees others, too.  Made anew for each use.
@@ -90,7 +63,7 @@ MAKERS: dict[str, Any] = {
     "row of a list": lambda number: Row([number]),
     "dataclass": lambda number: Event(number),
     "dataclass of a list": lambda number: Event([number]),
-    "slots": lambda number: Slots(number),
+    "slots": lambda number: OneSlot(number),
     "struct": lambda number: Struct(number),
     "subclass": lambda number: MyDict(a=number),
 }
@@ -126,10 +99,7 @@ def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool
 
     expected = shown([MAKERS[name](number) for number in range(120)])
     assert shown(output.values) == expected
-    assert (
-        shown([loads_record(value.data) if type(value) is PickledRecord else value for value in taking.values])
-        == expected
-    )
+    assert shown(unpickled(taking.values)) == expected
     assert output.timestamps == taking.timestamps == (list(range(120)) if has_timestamps else [None] * 120)
 
 
@@ -141,8 +111,7 @@ def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool
 )
 def test_records_of_any_kinds_keep_their_order(run_of: list[list[tuple[str, int]]], is_timed: list[bool]) -> None:
     """Records keep their order and timestamps, whatever the loop was made for, and no record waits behind a run."""
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     expected: list[tuple[str, int | None]] = []
 
     for number, run in enumerate(run_of):
@@ -157,23 +126,11 @@ def test_records_of_any_kinds_keep_their_order(run_of: list[list[tuple[str, int]
 
 def test_a_record_of_another_shape_in_the_middle_of_a_run_stays_in_the_middle() -> None:
     """Several such records keep their places, too, at the beginning, the end and in between, with their timestamps."""
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     emission.run([("a", number) for number in range(40)])  # so that the loop looks for pairs
     output.elements.clear()
-    records: list[Any] = [
-        "first",
-        ("a", 1),
-        ("b", 2),
-        {"odd": [1]},
-        ("c", 3),
-        7,
-        None,
-        ("d", 4),
-        ("e", 5, "longer"),
-        ("f", "6"),
-        ("g", 7),
-    ]
+    pairs = [("a", 1), ("b", 2), {"odd": [1]}, ("c", 3), 7, None, ("d", 4), ("e", 5, "longer"), ("f", "6"), ("g", 7)]
+    records: list[Any] = ["first", *pairs]
 
     emission.run(iter(records), list(range(len(records))))
 
@@ -190,8 +147,7 @@ def test_flat_records_become_columns() -> None:
         ([2**70 + number for number in range(100)], [ListColumn]),
         ([number % 2 == 0 for number in range(100)], [ArrayColumn]),
     ):
-        output = RecordingOutput()
-        emission = Emission(output)
+        emission, output = emitting()
 
         for _ in range(3):
             emission.run(iter(records))
@@ -204,8 +160,7 @@ def test_flat_records_become_columns() -> None:
 
 def test_a_few_records_go_as_a_list() -> None:
     """Columns would cost more than they save."""
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     emission.run(("a", number) for number in range(40))
 
     emission.run(("a", number) for number in range(MIN_COLUMN_ROWS - 1))
@@ -216,8 +171,7 @@ def test_a_few_records_go_as_a_list() -> None:
 
 
 def test_more_shapes_than_loops_are_made_for_still_arrive() -> None:
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     expected = []
 
     for round_ in range(3):
@@ -235,18 +189,8 @@ def test_more_shapes_than_loops_are_made_for_still_arrive() -> None:
 @pytest.mark.parametrize("takes_pickled", [False, True])
 def test_one_object_that_changes_arrives_as_it_was_each_time(takes_pickled: bool) -> None:
     """Flat, where it is copied, and deeper, where it is pickled; many times, so that the loop knows it."""
-    objects: list[Any] = [
-        [0],
-        {"value": 0},
-        Row(value=0),
-        Event(0),
-        Slots(0),
-        Struct(0),
-        [[0]],
-        {"value": [0]},
-        Event([0]),
-        ("a", [0]),
-    ]
+    flat: list[Any] = [[0], {"value": 0}, Row(value=0), Event(0), OneSlot(0), Struct(0)]
+    deep: list[Any] = [[[0]], {"value": [0]}, Event([0]), ("a", [0])]
 
     def changing(record: Any) -> Iterator[Any]:
         for number in range(60):
@@ -262,14 +206,14 @@ def test_one_object_that_changes_arrives_as_it_was_each_time(takes_pickled: bool
             expected.append(repr(record))
             yield record
 
-    for record in objects:
+    for record in (*flat, *deep):
         output = KeyedRecordingOutput() if takes_pickled else RecordingOutput()
         expected: list[str] = []
         emission = Emission(output)
         emission.run(itertools.islice(source := changing(record), 20))
         emission.run(source)
 
-        values = [loads_record(value.data) if type(value) is PickledRecord else value for value in output.values]
+        values = unpickled(output.values)
         assert list(map(repr, values)) == expected
         assert not any(value is record for value in values)
 
@@ -285,8 +229,7 @@ def test_a_record_that_is_kept_and_changed_later_arrives_as_it_was() -> None:
                 kept[number - 1]["value"] = -1
             yield record
 
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     emission.run(itertools.islice(source := keeping(), 30))
     emission.run(source)
 
@@ -305,8 +248,7 @@ def test_a_record_behind_a_weak_reference_arrives_as_it_was() -> None:
             boxed, record = [record], None  # type: ignore[assignment]  # nobody but the loop holds it
             yield boxed.pop()
 
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     emission.run(itertools.islice(source := watched(), 30))
     emission.run(source)
 
@@ -343,8 +285,7 @@ def test_pickles_are_left_to_consumers_that_take_them() -> None:
 def test_records_go_on_when_there_are_enough_for_a_chunk() -> None:
     """Records of any kind go on in chunks of ``MAX_WAITING``, and the rest goes on at the end of the run."""
     for make in (lambda number: {"a": [number]}, lambda number: {"a": number}, lambda number: ("a", number)):
-        output = RecordingOutput()
-        emission = Emission(output)
+        emission, output = emitting()
 
         emission.run(make(number) for number in range(2 * MAX_WAITING + 1))
 
@@ -353,8 +294,7 @@ def test_records_go_on_when_there_are_enough_for_a_chunk() -> None:
 
 def test_watermarks_statuses_and_markers_come_behind_what_was_emitted() -> None:
     marker = LatencyMarker(1, bytes(16), 0)
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     (chunking_output,) = emission.loop_ends
 
     def records() -> Iterator[Any]:
@@ -372,8 +312,7 @@ def test_watermarks_statuses_and_markers_come_behind_what_was_emitted() -> None:
 
 
 def test_a_watermark_in_the_middle_of_a_run_comes_behind_the_columns() -> None:
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
     (chunking_output,) = emission.loop_ends
 
     def records() -> Iterator[Any]:
@@ -386,17 +325,13 @@ def test_a_watermark_in_the_middle_of_a_run_comes_behind_the_columns() -> None:
     output.elements.clear()
     emission.run(records(), list(range(100)))
 
-    assert [len(element) if isinstance(element, Chunk) else element for element in output.elements] == [
-        50,
-        Watermark(1),
-        50,
-    ]
+    found = [len(element) if isinstance(element, Chunk) else element for element in output.elements]
+    assert found == [50, Watermark(1), 50]
     assert output.timestamps == list(range(100))
 
 
 def test_records_with_and_without_timestamps_never_share_a_chunk() -> None:
-    output = RecordingOutput()
-    emission = Emission(output)
+    emission, output = emitting()
 
     for timestamps in (None, [1, 2], [3, 4], None, [5, 6]):
         emission.run(["a", {"b": [1]}], timestamps)
@@ -409,9 +344,9 @@ def test_what_waits_goes_on_when_the_run_fails() -> None:
         yield from range(3)
         raise OSError("gone")
 
-    output = RecordingOutput()
+    emission, output = emitting()
     with pytest.raises(OSError, match="gone"):
-        Emission(output).run(failing())
+        emission.run(failing())
 
     assert output.values == [0, 1, 2]
 
@@ -528,8 +463,7 @@ def test_each_record_is_asked_for_its_key_once_when_it_is_emitted(name: str, mak
     select = Asked(SELECTORS[name])
     if name == "the record" and isinstance(make(0), list):
         return  # no key
-    output = keyed(select)
-    emission = Emission(output)
+    emission, output = emitting(keyed(select))
     emitted: list[Any] = []
 
     def records(start: int) -> Iterator[Any]:
@@ -551,8 +485,7 @@ def test_each_record_is_asked_for_its_key_once_when_it_is_emitted(name: str, mak
 def test_a_key_that_is_a_field_is_known_by_its_place() -> None:
     """A key that is the very object of a field travels once: the chunk names the place of the field."""
     for position in (0, 1, 2):
-        output = keyed(lambda record, position=position: [*record][position])
-        emission = Emission(output)
+        emission, output = emitting(keyed(lambda record, position=position: [*record][position]))
         for _ in range(2):
             emission.run((f"a {number}", f"b {number}", number * 1_000) for number in range(40))
 
@@ -563,8 +496,7 @@ def test_a_key_that_is_a_field_is_known_by_its_place() -> None:
 
 def test_a_key_that_only_equals_a_field_is_not_that_field() -> None:
     """True is not 1, and another object might be anything."""
-    output = keyed(lambda record: record[0] == 1)
-    emission = Emission(output)
+    emission, output = emitting(keyed(lambda record: record[0] == 1))
     for _ in range(3):
         emission.run((1, number) for number in range(40))
 
@@ -575,8 +507,7 @@ def test_a_field_that_says_its_place_is_not_asked_for_in_tuples() -> None:
     """``operator.itemgetter`` is no function of the user's; of anything else it is called."""
     selector = operator.itemgetter(1)
     select = Asked(selector)
-    output = keyed(select, selector)
-    emission = Emission(output)
+    emission, output = emitting(keyed(select, selector))
     for _ in range(3):
         emission.run((number, f"key {number}") for number in range(40))
     num_asked = len(select.records)
@@ -610,8 +541,7 @@ class OddTuple(NamedTuple):
 def test_a_class_with_its_own_way_to_its_fields_is_asked_for_each_record(kind: Any) -> None:
     """``operator.itemgetter`` calls its method, which is the user's."""
     selector = operator.itemgetter(0)
-    output = keyed(selector, selector)
-    emission = Emission(output)
+    emission, output = emitting(keyed(selector, selector))
 
     for start in (0, 20, 40):
         emission.run(kind(f"key {number}", number) for number in range(start, start + 20 if start < 40 else 100))
@@ -621,8 +551,7 @@ def test_a_class_with_its_own_way_to_its_fields_is_asked_for_each_record(kind: A
 
 def test_records_whose_keys_are_not_always_the_same_field_keep_them() -> None:
     """The loop was made for the first field."""
-    output = keyed(lambda record: record[0] if record[1] < 70 else record[1])
-    emission = Emission(output)
+    emission, output = emitting(keyed(lambda record: record[0] if record[1] < 70 else record[1]))
 
     emission.run((f"key {number}", number) for number in range(20))
     emission.run((f"key {number}", number) for number in range(20, 100))
@@ -631,32 +560,16 @@ def test_records_whose_keys_are_not_always_the_same_field_keep_them() -> None:
     assert all_keys(output) == [f"key {number}" if number < 70 else number for number in range(100)]
 
 
-def test_a_key_that_can_change_arrives_as_it_was() -> None:
-    """The selected value is no key here, but the value by which a custom partitioner chooses."""
-    chosen = [0]
+@pytest.mark.parametrize("makes_keys", [True, False], ids=["a key", "what a custom partitioner chooses by"])
+def test_a_list_that_was_selected_arrives_as_it_was(makes_keys: bool) -> None:
+    """A key may be a list, as PyFlink's pickled keys."""
+    chosen: list[int] = []
 
     def select(record: int) -> list[int]:
-        chosen[0] = record
+        chosen[:] = [record]
         return chosen
 
-    output = keyed(select, makes_keys=False)
-    emission = Emission(output)
-    for start in (0, 30):
-        emission.run(range(start, start + 30))
-
-    assert all_keys(output) == [[number] for number in range(60)]
-
-
-def test_a_list_that_is_the_key_of_each_record_arrives_as_it_was() -> None:
-    """A key may be a list, as PyFlink's pickled keys."""
-    key: list[int] = []
-
-    def select(record: int) -> list[int]:
-        key[:] = [record]
-        return key
-
-    output = keyed(select)
-    emission = Emission(output)
+    emission, output = emitting(keyed(select, makes_keys=makes_keys))
     for start in (0, 30):
         emission.run(range(start, start + 30))
 
@@ -669,8 +582,7 @@ def test_a_selector_that_changes_its_record_changes_what_arrives() -> None:
     def pop(record: dict[str, Any]) -> Any:
         return record.pop("key")
 
-    output = keyed(pop)
-    emission = Emission(output)
+    emission, output = emitting(keyed(pop))
     for start in (0, 30):
         emission.run({"key": f"k{number}", "value": number} for number in range(start, start + 30))
 
@@ -681,8 +593,7 @@ def test_a_selector_that_changes_its_record_changes_what_arrives() -> None:
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_selector_that_fails_names_step_subtask_and_record(is_known: bool) -> None:
     """Records that were emitted before the failure arrive, and the error names the step, the subtask and the record."""
-    output = keyed(lambda record: record["key"])
-    emission = Emission(output)
+    emission, output = emitting(keyed(lambda record: record["key"]))
     if is_known:
         emission.run({"key": number} for number in range(20))
         output.elements.clear()
@@ -754,24 +665,18 @@ def test_two_consumers_by_key_each_have_their_keys() -> None:
 def test_keys_of_records_of_any_kinds_arrive_beside_them(
     run_of: list[list[tuple[str, int]]], is_timed: list[bool]
 ) -> None:
-    output = keyed(
-        lambda record: record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9]
-    )
-    emission = Emission(output)
+    def select(record: Any) -> str:
+        return record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9]
+
+    emission, output = emitting(keyed(select))
     expected = []
 
     for number, run in enumerate(run_of):
         kinds = runs(run)
         emission.run(iter(made(kinds)), list(range(len(kinds))) if is_timed[number] else None)
-        expected += [
-            (
-                record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9],
-                shown([record])[0],
-            )
-            for record in made(kinds)
-        ]
+        expected += [(select(record), shown([record])[0]) for record in made(kinds)]
 
-    values = [loads_record(value.data) if type(value) is PickledRecord else value for value in output.values]
+    values = unpickled(output.values)
     assert list(zip(all_keys(output), shown(values), strict=True)) == expected
 
 
@@ -828,3 +733,37 @@ def test_a_chunk_that_goes_on_whole_leaves_the_keys_of_an_earlier_key_by_behind(
     assert whole.keys is None
     assert whole.columns is None or whole.columns.key_position is None
     assert whole.values == values
+
+
+@dataclasses.dataclass
+class Without:
+    value: Any
+    more: Any
+
+
+class Bare:
+    def __init__(self, value: Any, _: Any) -> None:
+        self.value = value
+
+
+@pytest.mark.parametrize("kind", [Without, Event, Bare])
+def test_a_record_that_nobody_holds_is_not_copied(kind: Any) -> None:
+    """Copies would only be slower, not wrong; so it is for a dataclass with a default as well, whose ``__dict__`` the
+    loop's own variable held once (``record_shape._write_attributes`` binds ``d``, ``owned`` counts its references).
+    """
+    made: list[int] = []
+
+    def records() -> Any:
+        for number in range(40):
+            boxed = [kind(f"k{number}", number)]
+            made.append(id(boxed[0]))
+            yield boxed.pop()
+
+    emission, output = emitting()
+    emission.run(records())
+    output.elements.clear()
+    made.clear()
+
+    emission.run(records())
+
+    assert [id(record) for record in output.values] == made

@@ -3,78 +3,40 @@
 Each program is run record by record, too: what arrives is what each record was when it was emitted.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.chain.chunking_output import KeyExtractor
-from flowlet.common.types import Row, RowKind, field_names_of
+from flowlet.common.types import Row, field_names_of
 from flowlet.io.record_writer import beside_keys, sendable
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import loads_record
 from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
 from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.serde import named_records
 from tests.flowlet.serde.exact import exact
-
-
-@dataclasses.dataclass
-class Event:
-    name: Any
-    value: Any
+from tests.flowlet.serde.named_records import Event, Slots, Struct, WithDefaults, with_other_order
 
 
 class SubEvent(Event):
     pass
 
 
-@dataclasses.dataclass
-class WithDefaults:
-    name: Any = "default"
-    value: Any = 0
-
-
-@dataclasses.dataclass(slots=True)
-class Slots:
-    name: Any
-    value: Any
-
-
-class Struct(msgspec.Struct):
-    name: Any
-    value: Any
-
-
-class Pair(NamedTuple):
-    name: Any
-    value: Any
-
-
 class MyDict(dict[Any, Any]):
     pass
-
-
-class Name(str):
-    __slots__ = ()
 
 
 def other_attribute(name: Any, value: Any) -> Any:
     event = Event(name, value)
     del event.value
     event.other = value  # type: ignore[attr-defined]  # that is the point
-    return event
-
-
-def more_attributes(name: Any, value: Any) -> Any:
-    event = Event(name, value)
-    event.more = 1  # type: ignore[attr-defined]  # that is the point
     return event
 
 
@@ -94,21 +56,14 @@ def without_default(name: Any, value: Any) -> Any:
 
 
 MAKERS: dict[str, Callable[[Any, Any], Any]] = {
-    **{kind.__name__: kind for kind in (Event, SubEvent, WithDefaults, Slots, Struct, Pair)},
+    **named_records.MAKERS,
+    "SubEvent": SubEvent,
     "other attribute": other_attribute,
-    "more attributes": more_attributes,
     "without default": without_default,
     "default and another": default_and_other,
-    "dict": lambda name, value: {"name": name, "value": value},
-    "dict in another order": lambda name, value: {"value": value, "name": name},
-    "dict with a name": lambda name, value: {Name("name"): name, "value": value},
     "dict with a number": lambda name, value: {1: name, "value": value},
     "short dict": lambda name, _: {"name": name},
     "subclass of dict": lambda name, value: MyDict(name=name, value=value),
-    "row": lambda name, value: Row(name=name, value=value),
-    "row without names": lambda name, value: Row(name, value),
-    "deleted row": lambda name, value: Row.of_kind(RowKind.DELETE, name=name, value=value),
-    "tuple": lambda name, value: (name, value),
     "list": lambda name, value: [name, value],
 }
 VALUES: dict[str, Callable[[int], Any]] = {
@@ -250,7 +205,7 @@ def test_a_record_may_be_changed_right_after_it_was_emitted(
 
 
 @both_ways
-@pytest.mark.parametrize("other", ["other attribute", "more attributes", "default and another", "without default"])
+@pytest.mark.parametrize("other", ["other attribute", "dataclass with more", "default and another", "without default"])
 @pytest.mark.parametrize("first", ["Event", "WithDefaults"])
 def test_records_of_one_class_with_other_attributes_arrive_as_they_were(
     first: str, other: str, is_keyed: bool, is_sent: bool
@@ -291,7 +246,7 @@ def test_a_record_may_be_emitted_twice_and_changed_in_between(name: str, is_keye
 
 
 @both_ways
-@pytest.mark.parametrize("name", ["Event", "WithDefaults", "SubEvent", "more attributes"])
+@pytest.mark.parametrize("name", ["Event", "WithDefaults", "SubEvent", "dataclass with more"])
 def test_the_attributes_of_a_record_may_be_changed_by_their_dictionary(
     name: str, is_keyed: bool, is_sent: bool
 ) -> None:
@@ -360,3 +315,18 @@ def test_records_of_any_kinds_with_values_of_any_kinds_arrive_as_they_were(
         program.run(partial(records, run))
 
     program.check()
+
+
+def test_the_key_takes_the_place_of_no_other_attribute() -> None:
+    """The writer puts the column of keys in the place of one; here the attributes of a whole chunk of records are in
+    another order than those of the record for which the loop was made.
+    """
+    output = KeyedRecordingOutput(KeyExtractor(lambda event: event.name, "key_by", 0))
+    emission = Emission(output)
+    emission.run(Event(f"k{number}", number) for number in range(40))
+    output.elements.clear()
+
+    emission.run(with_other_order(f"k{number}", number) for number in range(40))
+
+    (chunk,) = output.chunks
+    assert sendable(beside_keys(chunk)).values == [with_other_order(f"k{number}", number) for number in range(40)]

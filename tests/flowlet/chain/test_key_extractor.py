@@ -5,11 +5,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.chain.chunking_output import MIN_COLUMN_ROWS, KeyExtractor, field_selected_by
+from flowlet.chain.chunking_output import MIN_COLUMN_ROWS, KeyExtractor, create_key_extractor, field_selected_by
 from flowlet.chain.loop_code import LoopCode, failure_of
 from flowlet.chain.record_shape import apart
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Rebalance, Rescale, Shuffle
 from flowlet.keys.column_key import ColumnKey
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.pickles.record_pickle import dumps_record
@@ -224,22 +225,21 @@ def test_a_column_key_is_left_to_the_writer() -> None:
 
 
 @pytest.mark.parametrize("form", ["list", "columns"])
-def test_a_selector_that_fails_names_the_record(form: str) -> None:
+@pytest.mark.parametrize(
+    ("select", "cause"),
+    [
+        (lambda record: 1 // (record[1] - 40), ZeroDivisionError),
+        (lambda record: object() if record[1] == 40 else record[0], KeyTypeError),
+    ],
+    ids=["a selector that fails", "something that cannot be a key"],
+)
+def test_a_record_without_a_key_is_named(form: str, select: Any, cause: type[Exception]) -> None:
     with pytest.raises(UserFunctionError) as caught:
-        taker(lambda record: 1 // (record[1] - 40)).keyed(chunk_of(form))
+        taker(select).keyed(chunk_of(form))
 
     assert (caught.value.operator, caught.value.subtask) == ("key_by", 3)
     assert caught.value.record_preview == "('key 5', 40, 20.0)"
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-@pytest.mark.parametrize("form", ["list", "columns"])
-def test_something_that_cannot_be_a_key_is_refused_with_its_record(form: str) -> None:
-    with pytest.raises(UserFunctionError) as caught:
-        taker(lambda record: object() if record[1] == 40 else record[0]).keyed(chunk_of(form))
-
-    assert caught.value.record_preview == "('key 5', 40, 20.0)"
-    assert isinstance(caught.value.__cause__, KeyTypeError)
+    assert isinstance(caught.value.__cause__, cause)
 
 
 def test_the_record_of_a_bad_key_is_shown_even_if_it_is_pickled() -> None:
@@ -272,3 +272,91 @@ def test_a_field_that_can_change_may_be_a_key() -> None:
     found = taker(lambda record: tuple(record[0])).keyed(Chunk.of_columns(Columns(2, fields, Shape.TUPLE)))
 
     assert (found.values, found.keys) == ([([1], "a"), ([2], "a")], [(1,), (2,)])
+
+
+# ---------------------------------------------------------------- as partitioners want them
+
+SUBTASK = 5
+
+
+def taken(keys: KeyExtractor | None, *records: Any) -> list[Any] | None:
+    assert keys is not None
+    return keys.keyed(Chunk(list(records))).keys
+
+
+class ById:
+    def get_key(self, value: Any) -> Any:
+        return value["id"]
+
+
+class Ranges:
+    def partition(self, key: int, num_partitions: int) -> int:
+        return min(key // 10, num_partitions - 1)
+
+
+@pytest.mark.parametrize("partitioner", [Forward(), Global(), Broadcast(), Rebalance(), Rescale(), Shuffle()], ids=repr)
+def test_where_nothing_of_a_record_counts_nobody_is_asked(partitioner: Any) -> None:
+    assert create_key_extractor(partitioner, SUBTASK, 3) is None
+
+
+@pytest.mark.parametrize(
+    "selector", [lambda record: record["id"], operator.itemgetter("id"), ById()], ids=["lambda", "getter", "object"]
+)
+def test_a_stream_by_key_is_asked_for_keys(selector: Any) -> None:
+    """Selectors may be functions or objects, and channels any number."""
+    for num_channels in (1, 3):
+        keys = create_key_extractor(KeyGroups(selector), SUBTASK, num_channels)
+
+        assert keys is not None
+        assert keys.makes_keys
+        assert taken(keys, {"id": 1}, {"id": "a"}) == [1, "a"]
+
+
+def test_a_getter_of_a_field_says_so() -> None:
+    getter = create_key_extractor(KeyGroups(operator.itemgetter(1)), SUBTASK, 2)
+    function = create_key_extractor(KeyGroups(lambda record: record[1]), SUBTASK, 2)
+
+    assert getter is not None
+    assert function is not None
+    assert (getter.field, function.field) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "function", [Ranges(), Ranges().partition, lambda key, num_partitions: np.int64(min(key // 10, num_partitions - 1))]
+)
+def test_a_custom_partitioner_is_asked_for_channels(function: Any) -> None:
+    keys = create_key_extractor(Custom(function, lambda record: record["at"]), SUBTASK, 3)
+
+    assert keys is not None
+    assert not keys.makes_keys
+    channels = taken(keys, {"at": 5}, {"at": 15}, {"at": 99})
+    assert channels == [0, 1, 2]
+    assert set(map(type, channels)) == {int}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (3, "the partitioner returned 3; it must return a number from 0 to 2"),
+        (-1, "the partitioner returned -1"),
+        ("0", "'str' object cannot be interpreted as an integer"),
+        (0.0, "'float'"),
+        (None, "'NoneType'"),
+    ],
+)
+def test_a_channel_that_there_is_not_is_refused_with_its_record(chosen: Any, message: str) -> None:
+    keys = create_key_extractor(Custom(lambda key, _: chosen if key == "bad" else 0, lambda record: record), SUBTASK, 3)
+
+    with pytest.raises(UserFunctionError) as caught:
+        taken(keys, "good", "bad")
+
+    assert (caught.value.operator, caught.value.subtask) == ("partition_custom", SUBTASK)
+    assert caught.value.record_preview == "'bad'"
+    assert message in str(caught.value.__cause__)
+
+
+def test_a_key_selector_that_fails_is_named_by_its_step() -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        taken(create_key_extractor(KeyGroups(lambda record: record["id"]), SUBTASK, 2), {"name": 1})
+
+    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("key_by", 5, "{'name': 1}")

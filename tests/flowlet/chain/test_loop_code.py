@@ -1,5 +1,5 @@
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,41 +191,6 @@ def test_an_error_of_the_engine_in_a_users_function_is_the_records() -> None:
 
     assert isinstance(found, UserFunctionError)
     assert isinstance(found.__cause__, FlowletError)
-
-
-def advice(results: Any) -> Exception:
-    return TypeError(f"an iterable, please, not {results!r}")
-
-
-def flat_loop(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    code = code_of()
-    blame = Blame("split", 0, "v", "results", advice)
-    code.line(f"results = {code.bind(function, 'call')}(v)", Blame("split", 0, "v"))
-    with code.block("for result in results:", blame):
-        code.line("pass")
-    return code.define("v")
-
-
-@pytest.mark.parametrize("result", [None, 5, object], ids=repr)
-def test_results_that_cannot_be_iterated_come_with_an_advice(result: Any) -> None:
-    found = failure(flat_loop(lambda _: result), "record")
-
-    assert isinstance(found, UserFunctionError)
-    assert found.record_preview == "'record'"
-    assert str(found.__cause__) == str(advice(result))
-
-
-def test_a_type_error_of_the_users_iterator_is_shown_as_it_is() -> None:
-    def fail(_: Any) -> Iterator[int]:
-        yield 1
-        raise TypeError("'int' object is not iterable")
-
-    class Odd:
-        def __iter__(self) -> Iterator[int]:
-            raise TypeError("my own")
-
-    assert str(failure(flat_loop(fail), 1).__cause__) == "'int' object is not iterable"
-    assert str(failure(flat_loop(lambda _: Odd()), 1).__cause__) == "my own"
 
 
 def test_tracebacks_show_the_text() -> None:

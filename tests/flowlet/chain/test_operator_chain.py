@@ -7,9 +7,10 @@ from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.errors import UserFunctionError
 from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator
-from flowlet.records import IDLE, Chunk, CompletionMark, Watermark
+from flowlet.records import ACTIVE, IDLE, Chunk, CompletionMark, Watermark
 from flowlet.sinks.function_sink import DiscardSink
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.chains import chain_of, counts_of
+from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 
 class Logging(StreamOperator):
@@ -50,22 +51,16 @@ def line(*operators: StreamOperator) -> list[ChainedOperator]:
 
 def test_records_go_down_the_chain_and_out_of_the_edge() -> None:
     output = RecordingOutput()
-    chain = OperatorChain(
+    chain = chain_of(
         line(FlatMapOperator(str.split), FilterOperator(lambda word: word != "x"), MapOperator(lambda word: (word, 1))),
         {(2, None): [output]},
-        context,
     )
-    chain.open()
 
     chain.process_chunk(Chunk(["a x b", "x", "c"]))
 
     assert output.values == [("a", 1), ("b", 1), ("c", 1)]
     assert (chain.num_records_in, chain.num_records_out) == (3, 3)
-    counted = {
-        index: (item.num_records_in, item.num_records_out)
-        for index, item in enumerate(ctx.counters for ctx in chain.contexts)
-    }
-    assert counted == {0: (3, 5), 1: (5, 3), 2: (3, 3)}
+    assert counts_of(chain) == [(3, 5), (5, 3), (3, 3)]
 
 
 def test_operators_live_in_the_right_order() -> None:
@@ -89,8 +84,7 @@ def test_operators_live_in_the_right_order() -> None:
 
 def test_every_operator_is_closed_whatever_the_others_raise() -> None:
     log: list[str] = []
-    chain = OperatorChain(line(Logging("a", log, "close"), Logging("b", log), Logging("c", log, "close")), {}, context)
-    chain.open()
+    chain = chain_of(line(Logging("a", log, "close"), Logging("b", log), Logging("c", log, "close")), {})
 
     with pytest.raises(OSError, match="close a failed") as caught:
         chain.close()
@@ -111,35 +105,6 @@ def test_only_operators_whose_open_was_called_are_closed() -> None:
     assert log == ["open c", "open b", "close b", "close c"]
 
 
-def test_an_operator_with_several_consumers_gives_each_everything() -> None:
-    """Chained consumers and edges get everything; each record is counted once per operator that has edges, however many
-    edges those are.
-    """
-    edges = [RecordingOutput(), RecordingOutput()]
-    branch = RecordingOutput()
-    chained = [
-        ChainedOperator(MapOperator(lambda value: [value])),
-        ChainedOperator(MapOperator(lambda value: [*value, 0]), 0),
-        ChainedOperator(DiscardSink(), 0),
-    ]
-    chain = OperatorChain(chained, {(0, None): edges, (1, None): [branch]}, context)
-    chain.open()
-
-    chain.process_chunk(Chunk([1, 2], [10, 20]))
-    chain.process_control(Watermark(3))
-    chain.process_control(IDLE)
-
-    for edge in edges:
-        assert edge.elements == [Chunk([[1], [2]], [10, 20]), Watermark(3), IDLE]
-    assert branch.elements == [Chunk([[1, 0], [2, 0]], [10, 20]), Watermark(3), IDLE]
-    assert chain.num_records_out == 4
-    assert [(each.num_records_in, each.num_records_out) for each in (ctx.counters for ctx in chain.contexts)] == [
-        (2, 2),
-        (2, 2),
-        (2, 0),
-    ]
-
-
 def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> None:
     """State that one function leaves behind (a global, an attribute) reaches the next one as that record left it."""
     last: dict[str, int] = {}
@@ -149,16 +114,14 @@ def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> N
         last["seen"] = value
         return value
 
-    chain = OperatorChain(
+    chain = chain_of(
         line(
             MapOperator(write),
             FilterOperator(lambda value: last["seen"] == value),
             MapOperator(lambda value: (value, last["seen"])),
         ),
         {(2, None): [output]},
-        context,
     )
-    chain.open()
 
     chain.process_chunk(Chunk([1, 2, 3]))
 
@@ -183,8 +146,7 @@ def test_an_only_operator_is_handed_the_very_object_and_branches_do_not_see_each
         ChainedOperator(MapOperator(spoil), 0),
         ChainedOperator(MapOperator(spoil), 0),
     ]
-    chain = OperatorChain(chained, {(0, None): [output], (1, None): [output], (2, None): [output]}, context)
-    chain.open()
+    chain = chain_of(chained, {(0, None): [output], (1, None): [output], (2, None): [output]})
 
     chain.process_chunk(Chunk([head]))
 
@@ -192,25 +154,8 @@ def test_an_only_operator_is_handed_the_very_object_and_branches_do_not_see_each
     assert sorted(output.values) == [[1], [1, 0], [1, 0]]
 
 
-def test_one_list_that_grows_is_emitted_as_it_was_each_time() -> None:
-    growing: list[int] = []
-    output = RecordingOutput()
-
-    def grow(value: int) -> list[int]:
-        growing.append(value)
-        return growing
-
-    chain = OperatorChain(line(MapOperator(grow), FilterOperator(lambda record: True)), {(1, None): [output]}, context)
-    chain.open()
-
-    chain.process_chunk(Chunk([1, 2, 3]))
-
-    assert output.values == [[1], [1, 2], [1, 2, 3]]
-
-
 def test_a_chain_without_outputs_counts_and_ends() -> None:
-    chain = OperatorChain(line(MapOperator(lambda value: value), DiscardSink()), {}, context)
-    chain.open()
+    chain = chain_of(line(MapOperator(lambda value: value), DiscardSink()), {})
 
     chain.process_chunk(Chunk([1, 2, 3]))
     chain.process_control(Watermark(1))
@@ -219,16 +164,15 @@ def test_a_chain_without_outputs_counts_and_ends() -> None:
     chain.close()
 
     assert (chain.num_records_in, chain.num_records_out) == (3, 0)
-    assert [item.num_records_in for item in (ctx.counters for ctx in chain.contexts)] == [3, 3]
+    assert counts_of(chain) == [(3, 3), (3, 0)]
 
 
 def test_a_failure_names_the_operator_in_which_it_happened() -> None:
-    chain = OperatorChain(
+    chain = chain_of(
         line(MapOperator(lambda value: value, name="first"), MapOperator(lambda value: 1 / value, name="second")),
         {},
-        context,
+        subtask=1,
     )
-    chain.open()
 
     with pytest.raises(UserFunctionError) as caught:
         chain.process_chunk(Chunk([1, 0, 2]))
@@ -238,12 +182,10 @@ def test_a_failure_names_the_operator_in_which_it_happened() -> None:
 
 def test_final_results_go_through_the_rest_of_the_chain() -> None:
     output = RecordingOutput()
-    chain = OperatorChain(
+    chain = chain_of(
         line(KeyedSumOperator(lambda pair: pair[0], 1, emit_on_finish=True), MapOperator(lambda pair: pair[1])),
         {(1, None): [output]},
-        context,
     )
-    chain.open()
     chain.process_chunk(Chunk([("a", 1), ("b", 2), ("a", 3)]))
     assert output.elements == []
 
@@ -307,3 +249,31 @@ def test_a_chain_that_nobody_listens_to_passes_marks_on() -> None:
     chain.process_control(CompletionMark(1))
 
     assert output.elements == [CompletionMark(1)]
+
+
+class Minimal(StreamOperator):
+    """A hand-written operator with no more than it needs: a name."""
+
+    name = "minimal"
+
+
+def test_an_operator_needs_a_name_only_and_takes_no_input_then() -> None:
+    harness = Harness(Minimal())
+
+    harness.operator.process_watermark(Watermark(1))
+    harness.operator.process_watermark_status(ACTIVE)
+    harness.operator.finish()
+    harness.operator.close()
+
+    assert harness.output.elements == [Watermark(1), ACTIVE]
+    assert repr(harness.operator) == "<Minimal 'minimal'>"
+    with pytest.raises(TypeError, match="Minimal, takes no input"):
+        Minimal().process_chunk(Chunk([1]))
+
+
+def test_every_context_has_counters_of_its_own() -> None:
+    first, second = (OperatorContext("task", 0, 1, 128, "map") for _ in range(2))
+
+    first.counters.num_records_in += 1
+
+    assert second.counters.num_records_in == 0

@@ -4,34 +4,20 @@ from typing import Any
 import pytest
 
 from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.operator_output import OperatorOutput, StandaloneOutput
-from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, StreamOperator
+from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
 from flowlet.common.types import Row
 from flowlet.datastream import OutputTag, ProcessFunction
 from flowlet.errors import UserFunctionError
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from flowlet.sinks.function_sink import DiscardSink
-from tests.flowlet.operators.fake_time import FakeClock
+from tests.flowlet.operators.chains import chain_of, counts_of
 from tests.flowlet.operators.harness import RecordingOutput
 
 LATE = OutputTag("late")
 MARKER = LatencyMarker(1, bytes(16), 0)
-
-
-def context(index: int, name: str) -> OperatorContext:
-    return OperatorContext("task", 0, 1, 128, name, chain_index=index, clock=FakeClock())
-
-
-def chain_of(chained: list[ChainedOperator], edges: dict[tuple[int, str | None], list[Any]]) -> OperatorChain:
-    chain = OperatorChain(chained, edges, context)
-    chain.open()
-    return chain
-
-
-def counts(chain: OperatorChain) -> list[tuple[int, int]]:
-    return [(each.num_records_in, each.num_records_out) for each in (ctx.counters for ctx in chain.contexts)]
 
 
 def same(value: Any) -> Any:
@@ -140,7 +126,7 @@ def test_every_consumer_gets_every_record_and_each_is_counted_once() -> None:
     assert [edge.values for edge in edges] == [[1, 2, 2, 3, 3, 3] * 2] * 2
     assert [edge.timestamps for edge in edges] == [[10, 20, 20, 30, 30, 30] * 2] * 2
     assert branch.values == [1, 3, 3, 3] * 2
-    assert counts(chain) == [(6, 12), (12, 8), (12, 0)]
+    assert counts_of(chain) == [(6, 12), (12, 8), (12, 0)]
     assert chain.num_records_out == 20
 
 
@@ -157,7 +143,7 @@ def test_an_output_that_nobody_reads_counts_what_it_is_given() -> None:
         chain.process_control(IDLE)
         chain.process_control(MARKER)
 
-        assert counts(chain)[0][1] == {"Map": 3, "Flat Map": 6, "Filter": 2}[operator.name]
+        assert counts_of(chain)[0][1] == {"Map": 3, "Flat Map": 6, "Filter": 2}[operator.name]
 
 
 def test_what_one_consumer_does_before_another_fails_stays_done() -> None:
@@ -202,7 +188,7 @@ def test_a_side_output_gets_its_own_records_and_the_main_one_the_others(timestam
     assert mapped.values == ["1", "3", "-3", "5", "-6"]
     assert main.timestamps == ([None] * 5 if timestamps is None else [20, 30, 40, 60, 60])
     assert late.timestamps == mapped.timestamps == ([None] * 5 if timestamps is None else [10, 30, 30, 50, 60])
-    assert counts(chain) == [(6, 6), (6, 10), (5, 5)]
+    assert counts_of(chain) == [(6, 6), (6, 10), (5, 5)]
 
 
 def test_a_side_output_that_nobody_reads_is_dropped() -> None:
@@ -212,7 +198,7 @@ def test_a_side_output_that_nobody_reads_is_dropped() -> None:
     chain.process_chunk(Chunk([1, 2, 3]))
 
     assert main.values == [2, -3]
-    assert counts(chain) == [(3, 2)]
+    assert counts_of(chain) == [(3, 2)]
 
 
 def test_a_failure_behind_a_side_output_names_the_operator_there() -> None:

@@ -2,7 +2,6 @@ import copy
 import dataclasses
 import enum
 import functools
-import sys
 from collections import OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,16 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_shape import (
-    ALONE,
-    ALONE_DICT,
-    can_own_parts,
-    copy_if_mutable,
-    holder_of,
-    owns_parts,
-    unpickled,
-)
+from flowlet.chain.record_shape import can_own_parts, copy_if_mutable, holder_of, owns_parts, unpickled
 from flowlet.common.types import Row
 from flowlet.records import PickledRecord
 from flowlet.serde.pickles.record_pickle import loads_record
@@ -257,40 +247,6 @@ def test_an_attribute_that_was_added_is_copied_too() -> None:
     found = copy_if_mutable(record)
 
     assert vars(found) == {"name": "a", "value": 1, "more": "more"}
-
-
-def test_only_the_variable_of_a_loop_counts_as_alone() -> None:
-    """The number of references to a record that only the variable of a loop holds is ``ALONE`` on every interpreter."""
-    code = LoopCode("test", lambda: None)
-    with code.block("for record in records:"):
-        code.line(f"counts.append({code.bind(sys.getrefcount, 'refs')}(record))")
-    counts: list[int] = []
-
-    code.define("records, counts")((object() for _ in range(2)), counts)
-    held = [object()]
-    code.define("records, counts")(held, counts)
-
-    assert counts[:2] == [ALONE, ALONE]
-    assert counts[2] > ALONE
-
-
-def test_attributes_that_somebody_holds_do_not_count_as_alone() -> None:
-    code = LoopCode("test", lambda: None)
-    counts: list[int] = []
-    kept: list[Any] = []
-    with code.block("for record in records:"):
-        code.line(f"counts.append({code.bind(sys.getrefcount, 'refs')}(record.__dict__))")
-
-    def records() -> Any:
-        yield Bare(1)
-        boxed = [Bare(2)]
-        kept.append(vars(boxed[0]))
-        yield boxed.pop()
-
-    code.define("records, counts")(records(), counts)
-
-    assert counts[0] == ALONE_DICT
-    assert counts[1] > ALONE_DICT
 
 
 def test_what_was_pickled_is_the_records_again() -> None:

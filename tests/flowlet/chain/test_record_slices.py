@@ -1,5 +1,7 @@
 """Records that wait in front of a chain are processed in order, in slices that fit the speed of the chain."""
 
+from typing import Any
+
 import pytest
 
 from flowlet.chain.record_slices import Caution, RecordSlices
@@ -27,13 +29,23 @@ class Chain:
     def process_control(self, channel: int, element: StreamElement) -> None:
         self.seen.append((channel, element))
 
+    def slices(self, **options: Any) -> RecordSlices[int]:
+        return RecordSlices[int](lambda: self.now_ns, **options)
+
+    def take(self, slices: RecordSlices[int], num_records: int) -> list[int]:
+        """Process so many records; return the sizes of the slices."""
+        self.sizes = []
+        slices.add(0, [Chunk(list(range(num_records)))])
+        self.process(slices)
+        return self.sizes
+
     def process(self, slices: RecordSlices[int], *, should_stop: bool = False) -> bool:
         return slices.process(self.process_some, self.process_control, lambda: should_stop)
 
 
 def test_order_is_kept_over_channels_and_slices() -> None:
     chain = Chain(5_000_000)
-    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices = chain.slices()
     slices.add(0, [Chunk(list(range(40))), Watermark(7)])
     slices.add(1, [Chunk([40])])
 
@@ -45,23 +57,17 @@ def test_order_is_kept_over_channels_and_slices() -> None:
 
 def test_a_slow_function_gets_few_records_at_a_time_and_a_quick_one_all() -> None:
     chain = Chain(5_000_000)
-    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices = chain.slices()
 
-    slices.add(0, [Chunk(list(range(9)))])
-    chain.process(slices)
-    slow = chain.sizes
-    chain.ns_per_record, chain.sizes = 1, []
-    slices.add(0, [Chunk(list(range(5000)))])
-    chain.process(slices)
-
-    assert slow == [1, 2, 2, 2, 2], "two records take 10 ms"
-    assert chain.sizes == [2, 16, 128, 1024, 3830]
+    assert chain.take(slices, 9) == [1, 2, 2, 2, 2], "two records take 10 ms"
+    chain.ns_per_record = 1
+    assert chain.take(slices, 5000) == [2, 16, 128, 1024, 3830]
 
 
 def test_what_is_left_when_a_mail_comes_waits() -> None:
     """The records that the loop of the chain had before it was left are not given again."""
     chain = Chain(1)
-    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices = chain.slices()
     slices.add(2, [Chunk(list(range(20))), Watermark(1)])
     chain.last = 4
 
@@ -80,7 +86,7 @@ def test_what_is_left_when_a_mail_comes_waits() -> None:
 
 def test_a_function_of_batches_gets_chunks_as_they_came() -> None:
     chain = Chain(1_000_000_000)
-    slices = RecordSlices[int](lambda: chain.now_ns, cuts=False)
+    slices = chain.slices(cuts=False)
     slices.add(0, [Chunk(list(range(100))), Chunk(list(range(50)))])
 
     chain.process(slices)
@@ -91,16 +97,11 @@ def test_a_function_of_batches_gets_chunks_as_they_came() -> None:
 def test_a_single_record_needs_no_place_and_the_next_slice_is_short() -> None:
     """The time of a single record is not measured; the slice behind it is short, as the function may be slow now."""
     chain = Chain(1)
-    slices = RecordSlices[int](lambda: chain.now_ns)
-    slices.add(0, [Chunk(list(range(5000)))])
-    chain.process(slices)
-    chain.sizes = []
+    slices = chain.slices()
+    chain.take(slices, 5000)
 
     assert slices.is_needless_for(Chunk([1]))
-    slices.add(0, [Chunk(list(range(1000)))])
-    chain.process(slices)
-
-    assert chain.sizes == [64, 512, 424]
+    assert chain.take(slices, 1000) == [64, 512, 424]
 
 
 def test_what_is_no_single_record_or_has_something_in_front_of_it_needs_a_place() -> None:
@@ -115,38 +116,24 @@ def test_what_is_no_single_record_or_has_something_in_front_of_it_needs_a_place(
 
 def test_single_records_do_not_cut_the_chunks_of_a_function_of_batches() -> None:
     chain = Chain(5_000_000)
-    slices = RecordSlices[int](lambda: chain.now_ns, cuts=False)
+    slices = chain.slices(cuts=False)
 
     assert slices.is_needless_for(Chunk([1]))
-    slices.add(0, [Chunk(list(range(500)))])
-    chain.process(slices)
-
-    assert chain.sizes == [500]
+    assert chain.take(slices, 500) == [500]
 
 
 def test_a_function_that_was_slow_gets_at_most_a_hundred_records_until_it_was_quick_for_long() -> None:
     """A function that turns slow costs one whole slice, and may do so again only after 100,000 quick records."""
     chain = Chain(1)
-    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices = chain.slices()
 
-    def sizes(num_records: int) -> list[int]:
-        chain.sizes = []
-        slices.add(0, [Chunk(list(range(num_records)))])
-        chain.process(slices)
-        return chain.sizes
-
-    quick = sizes(10_000)
+    assert max(chain.take(slices, 10_000)) > 1_000
     chain.ns_per_record = 1_000_000
-    turned = sizes(2_000)
+    assert chain.take(slices, 2_000) == [2_000]
     chain.ns_per_record = 1
-    after = sizes(1_000)
-    sizes(98_900)
-    late = sizes(10_000)
-
-    assert max(quick) > 1_000
-    assert turned == [2_000]
-    assert max(after) == 100
-    assert max(late) > 1_000, "it counts as quick again"
+    assert max(chain.take(slices, 1_000)) == 100
+    chain.take(slices, 98_900)
+    assert max(chain.take(slices, 10_000)) > 1_000, "it counts as quick again"
 
 
 def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_records_at_once() -> None:
@@ -245,10 +232,7 @@ def test_a_function_that_computes_is_not_slow_because_others_have_the_core(
     slices = RecordSlices[int](lambda: chain.now_ns * contention, cpu_ns=lambda: chain.now_ns, caution=caution)
     slices._num_records = 100
 
-    slices.add(0, [Chunk(list(range(sum(sizes))))])
-    chain.process(slices)
-
-    assert chain.sizes == sizes
+    assert chain.take(slices, sum(sizes)) == sizes
     assert (caution.num_left > 0) is is_cautious
 
 
@@ -295,7 +279,7 @@ def test_a_short_slice_that_lost_the_core_once_says_nothing() -> None:
 def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -> None:
     caution = Caution.at_start()
     chain = Chain(1)
-    slices = RecordSlices[int](lambda: chain.now_ns, caution=caution)
+    slices = chain.slices(caution=caution)
     slices.add(0, [Chunk(list(range(20_000)))])
     num_actions = 0
 
@@ -310,7 +294,7 @@ def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -
 def test_a_task_leaves_its_default_action_after_a_slice_of_more_than_a_second() -> None:
     """Other threads may have the interpreter's lock then."""
     chain = Chain(2_000_000_000)
-    slices = RecordSlices[int](lambda: chain.now_ns)
+    slices = chain.slices()
     slices.add(0, [Chunk([1, 2, 3])])
 
     left = [chain.process(slices) for _ in range(3)]

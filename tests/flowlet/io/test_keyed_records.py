@@ -2,38 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import Columns, Shape
-from flowlet.common.types import Row, RowKind, field_names_of
+from flowlet.common.types import Row, field_names_of
 from flowlet.io.record_writer import as_it_is, beside_keys, sendable
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
-from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, Name, exact
-
-
-@dataclasses.dataclass
-class Event:
-    name: Any
-    value: Any
-
-
-@dataclasses.dataclass
-class WithDefaults:
-    name: Any = "default"
-    value: Any = 0
-
-
-@dataclasses.dataclass(slots=True)
-class Slots:
-    name: Any
-    value: Any
+from tests.flowlet.serde import named_records
+from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, exact
+from tests.flowlet.serde.named_records import Slots, Struct, with_other_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,42 +31,13 @@ class FrozenSlots:
     value: Any
 
 
-class Pair(NamedTuple):
-    name: Any
-    value: Any
-
-
-class Struct(msgspec.Struct):
-    name: Any
-    value: Any
-
-
-def with_other_order(name: Any, value: Any) -> Event:
-    event: Event = object.__new__(Event)
-    event.value, event.name = value, name
-    return event
-
-
-def with_more(name: Any, value: Any) -> Event:
-    event = Event(name, value)
-    event.more = 1  # type: ignore[attr-defined]  # that is the point
-    return event
-
-
 MAKERS: dict[str, Callable[[Any, Any], Any]] = {
-    "dict": lambda name, value: {"name": name, "value": value},
-    "dict in another order": lambda name, value: {"value": value, "name": name},
-    "dict with another kind of name": lambda name, value: {Name("name"): name, "value": value},
+    **named_records.MAKERS,
     "dict with numbers": lambda name, value: {1: name, 2: value},
-    "tuple": lambda name, value: (name, value),
     "longer tuple": lambda name, value: (name, value, 1),
-    "row": lambda name, value: Row(name=name, value=value),
-    "row without names": lambda name, value: Row(name, value),
-    "deleted row": lambda name, value: Row.of_kind(RowKind.DELETE, name=name, value=value),
     "dataclass in another order": with_other_order,
-    "dataclass with more": with_more,
     "value": lambda name, _: name,
-    **{kind.__name__: kind for kind in (Event, WithDefaults, Slots, Frozen, FrozenSlots, Pair, Struct)},
+    **{kind.__name__: kind for kind in (Frozen, FrozenSlots)},
 }
 # Where the key stands in each record, as a chunking output finds it.
 POSITIONS = {"dict in another order": 1, "dataclass in another order": 1, "value": None}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, cast
+from typing import Any
 
 import cloudpickle
 
@@ -14,8 +14,8 @@ from flowlet.records import Chunk, ControlElement
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot
-from flowlet.timers.keyed_timer_service import KeyContext
-from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
+from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager
 from tests.flowlet.operators.local_splits import serve_splits
 
 MakeBackend = Callable[[KeyContext, Callable[[], int], range, int], KeyedStateBackend]
@@ -78,9 +78,8 @@ class Harness:
     ) -> None:
         self.operator: Any = cloudpickle.loads(cloudpickle.dumps(operator)) if pickled else operator
         self.output = RecordingOutput() if output is None else output
-        self.clock = FakeClock()
-        key_context = KeyContext()
-        self.timers = FakeTimers(self.clock, key_context)
+        self.clock = TestProcessingTimeService()
+        key_context, key_groups = KeyContext(), key_group_range(128, parallelism, subtask)
         ctx = OperatorContext(
             "task",
             subtask,
@@ -90,8 +89,8 @@ class Harness:
             attempt,
             key_context=key_context,
             clock=self.clock,
-            timers=cast(Any, self.timers),
-            keyed_state=make_backend(key_context, lambda: 0, key_group_range(128, parallelism, subtask), 128),
+            timers=KeyedTimerServiceManager(key_context, self.clock, key_groups, 128),
+            keyed_state=make_backend(key_context, lambda: 0, key_groups, 128),
         )
         self.keyed_state = ctx.keyed_state_backend
         set_up(self.operator, ctx, self.output)

@@ -207,10 +207,7 @@ def test_a_result_may_be_none_and_may_be_changed_in_place(backend: Callable[[int
 
 def test_rows_that_grow_leave_the_memory(backend: Callable[[int], MakeBackend]) -> None:
     """Rows that grow count towards the budget, although their keys are all held and no row is loaded."""
-    harness = Harness(
-        KeyedReduceOperator(KEY, added),
-        make_backend=backend(50_000),
-    )
+    harness = Harness(KeyedReduceOperator(KEY, added), make_backend=backend(50_000))
     sizes = []
     for _ in range(60):
         harness.process(*[(f"key {number}", "x" * 100) for number in range(20)])

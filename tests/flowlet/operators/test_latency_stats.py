@@ -41,10 +41,6 @@ def test_a_latency_is_the_time_since_the_mark() -> None:
     assert (found.min, found.max, found.mean) == (-3, 7, 2)
 
 
-def test_an_empty_histogram_is_all_zeros() -> None:
-    assert Histogram().metrics("latency") == LatencyMetrics("latency", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
 def test_a_histogram_knows_its_distribution() -> None:
     histogram = Histogram(10)
     for value in range(10, 0, -1):
@@ -59,8 +55,10 @@ def test_a_histogram_knows_its_distribution() -> None:
     assert found.p95 == found.p999 == 10
 
 
-def test_one_value_is_every_quantile() -> None:
+def test_no_value_is_all_zeros_and_one_value_is_every_quantile() -> None:
     histogram = Histogram()
+    assert histogram.metrics("latency") == LatencyMetrics("latency", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
     histogram.update(4)
 
     assert histogram.metrics("latency") == LatencyMetrics("latency", 1, 4, 4, 4, 0, 4, 4, 4, 4, 4, 4)

@@ -3,13 +3,11 @@
 """
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from flowlet.chain.chunking_output import MAX_WAITING
-from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
-from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import Columns, ListColumn, Shape
 from flowlet.datastream import (
     CoProcessFunction,
@@ -22,9 +20,8 @@ from flowlet.datastream import (
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.operators.process_operator import CoProcessOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.timers.keyed_timer_service import KeyContext
-from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
-from tests.flowlet.operators.harness import Harness, RecordingOutput
+from tests.flowlet.operators.chains import ChainHarness
+from tests.flowlet.operators.harness import Harness
 
 ODD = OutputTag("odd")
 
@@ -70,7 +67,7 @@ def test_results_go_to_the_main_and_the_side_output_with_their_timestamps() -> N
 def test_a_function_without_keys_knows_the_time() -> None:
     harness = Harness(ProcessOperator(Query()))
 
-    harness.clock.now_ms = 5
+    harness.clock.set_time(5)
     harness.operator.process_watermark(Watermark(17))
     harness.process("a")
 
@@ -107,7 +104,7 @@ def test_processing_time_timers_emit_without_timestamp() -> None:
     harness = Harness(ProcessOperator(Alarm(), lambda record: record[0]))
     harness.process(("a", 1))
 
-    harness.timers.advance_clock(10)
+    harness.clock.set_time(10)
 
     assert harness.output.values == [("a", 10, 10, TimeDomain.PROCESSING_TIME)]
     assert harness.output.timestamps == [None]
@@ -115,81 +112,52 @@ def test_processing_time_timers_emit_without_timestamp() -> None:
 
 def test_the_key_is_the_users_own() -> None:
     """The key is not the stand-in that tells 1 from True."""
-
-    class Keys(KeyedProcessFunction):
-        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-            return [ctx.get_current_key()]
-
-    harness = Harness(ProcessOperator(Keys(), lambda record: record))
+    harness = Harness(ProcessOperator(KeyAndValue(), lambda record: record))
 
     harness.process(1, True, (1.5, "x"), None, [1])
 
-    keys = [(type(key), key) for key in harness.output.values]
+    keys = [(type(key), key) for key, _ in harness.output.values]
     assert keys == [(int, 1), (bool, True), (tuple, (1.5, "x")), (type(None), None), (list, [1])]
 
 
+class KeyAndValue(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+        return [(ctx.get_current_key(), value)]
+
+
+def never(_: Any) -> Any:
+    raise AssertionError("asked")
+
+
 def test_a_key_that_the_sender_saw_is_not_asked_for_again() -> None:
-    class Keys(KeyedProcessFunction):
-        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-            return [(ctx.get_current_key(), value)]
-
-    def never(_: Any) -> Any:
-        raise AssertionError("asked")
-
-    harness = Harness(ProcessOperator(Keys(), never))
+    """The key is a field of the chunk's columns, or comes in a list of its own, if it is no field."""
     fields = (ListColumn([1, 2]), ListColumn(["a", "b"]))
+    in_columns = Chunk.of_columns(Columns(2, fields, Shape.TUPLE, key_position=1))
+    beside = Chunk([[1], [2]], [5, 6])
+    beside.keys = ["a", "b"]
+    harness = Harness(ProcessOperator(KeyAndValue(), never))
 
-    harness.operator.process_chunk(Chunk.of_columns(Columns(2, fields, Shape.TUPLE, key_position=1)))
+    harness.operator.process_chunk(in_columns)
+    harness.operator.process_chunk(beside)
 
-    assert harness.output.values == [("a", (1, "a")), ("b", (2, "b"))]
+    assert harness.output.values == [("a", (1, "a")), ("b", (2, "b")), ("a", [1]), ("b", [2])]
+    assert harness.output.timestamps == [None, None, 5, 6]
 
 
 def test_a_keyed_function_inside_a_chain_has_its_keys() -> None:
     """The keys are not known from the stream, so the selector is asked, once per record."""
     asked: list[int] = []
 
-    class Keys(KeyedProcessFunction):
-        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-            return [(ctx.get_current_key(), value)]
-
     def parity(value: int) -> int:
         asked.append(value)
         return value % 2
 
-    clock, output = FakeClock(), RecordingOutput()
+    harness = ChainHarness(MapOperator(lambda value: value), ProcessOperator(KeyAndValue(), parity))
 
-    def context(index: int, name: str) -> OperatorContext:
-        key_context = KeyContext()
-        timers = FakeTimers(clock, key_context)
-        return OperatorContext(
-            "task", 0, 1, 128, name, chain_index=index, key_context=key_context, clock=clock, timers=cast(Any, timers)
-        )
+    harness.process(1, 2, 3)
 
-    chained = [ChainedOperator(MapOperator(lambda value: value)), ChainedOperator(ProcessOperator(Keys(), parity), 0)]
-    chain = OperatorChain(chained, {(1, None): [output]}, context)
-    chain.open()
-
-    chain.process_chunk(Chunk([1, 2, 3]))
-
-    assert output.values == [(1, 1), (0, 2), (1, 3)]
+    assert harness.output.values == [(1, 1), (0, 2), (1, 3)]
     assert asked == [1, 2, 3]
-
-
-def test_a_key_that_came_with_a_record_is_its_key() -> None:
-    """The keys come in a list of their own, as they are no field."""
-
-    class Keys(KeyedProcessFunction):
-        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-            return [(ctx.get_current_key(), value)]
-
-    harness = Harness(ProcessOperator(Keys(), lambda _: 1 // 0))
-    chunk = Chunk([[1], [2]], [5, 6])
-    chunk.keys = ["a", "b"]
-
-    harness.operator.process_chunk(chunk)
-
-    assert harness.output.values == [("a", [1]), ("b", [2])]
-    assert harness.output.timestamps == [5, 6]
 
 
 def test_a_context_is_not_for_later() -> None:

@@ -129,22 +129,6 @@ class Grow(MapFunction):
         return self.items
 
 
-GROWN = ["[1]", "[1, 2]", "[1, 2, 3]"]
-
-
-def test_a_map_may_return_one_list_that_grows(environment: StreamExecutionEnvironment, reader: Reader) -> None:
-    stream = environment.from_collection([1, 2, 3]).map(Grow())
-
-    assert texts_of(reader(stream)) == GROWN
-
-
-def test_a_map_may_change_what_it_returned_before(environment: StreamExecutionEnvironment, reader: Reader) -> None:
-    """The list of one record is changed when the next record comes: after it was emitted."""
-    stream = environment.from_collection([[1], [2], [3]]).map(ChangeTheLast())
-
-    assert texts_of(reader(stream)) == ["[1]", "[2]", "[3]"]
-
-
 class ChangeTheLast(MapFunction):
     def __init__(self) -> None:
         self.last: list[Any] = []
@@ -162,14 +146,6 @@ def yield_one_dict(value: int) -> Iterator[dict[str, int]]:
         yield found
 
 
-def test_a_flat_map_may_yield_one_dict_that_changes(environment: StreamExecutionEnvironment, reader: Reader) -> None:
-    stream = environment.from_collection([1, 2]).flat_map(yield_one_dict)
-
-    assert texts_of(reader(stream)) == [
-        repr({"value": value, "number": number}) for value in (1, 2) for number in (0, 1)
-    ]
-
-
 class EmitOneList(SourceFunction):
     """Emits one list that grows."""
 
@@ -180,10 +156,6 @@ class EmitOneList(SourceFunction):
             ctx.collect(found)
 
 
-def test_a_source_may_emit_one_list_that_grows(environment: StreamExecutionEnvironment, reader: Reader) -> None:
-    assert texts_of(reader(environment.add_source(EmitOneList()))) == GROWN
-
-
 class CoGrow(CoMapFunction):
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -192,8 +164,7 @@ class CoGrow(CoMapFunction):
         self.items.append(value)
         return self.items
 
-    def map2(self, value: Any) -> Any:
-        return self.map1(value)
+    map2 = map1
 
 
 class CoYield(CoFlatMapFunction):
@@ -204,8 +175,7 @@ class CoYield(CoFlatMapFunction):
         self.items.append(value)
         yield self.items
 
-    def flat_map2(self, value: Any) -> Iterator[Any]:
-        return self.flat_map1(value)
+    flat_map2 = flat_map1
 
 
 class CoEmit(CoProcessFunction):
@@ -216,39 +186,12 @@ class CoEmit(CoProcessFunction):
         self.items.append(value)
         yield self.items
 
-    def process_element2(self, value: Any, ctx: CoProcessFunction.Context) -> Iterator[Any]:
-        return self.process_element1(value, ctx)
-
-
-CONNECTED: dict[str, Callable[[Any], DataStream]] = {
-    "map": lambda connected: connected.map(CoGrow()),
-    "flat_map": lambda connected: connected.flat_map(CoYield()),
-    "process": lambda connected: connected.process(CoEmit()),
-}
-
-
-@pytest.mark.parametrize("method", CONNECTED)
-@pytest.mark.parametrize("is_first", [True, False])
-def test_functions_of_two_streams_may_emit_one_list_that_grows(
-    environment: StreamExecutionEnvironment, method: str, is_first: bool
-) -> None:
-    full, empty = environment.from_collection([1, 2, 3]), environment.from_collection([])
-    connected = full.connect(empty) if is_first else empty.connect(full)
-
-    assert texts_of(CONNECTED[method](connected).map(copied).map(now)) == GROWN
+    process_element2 = process_element1
 
 
 def join_in_place(first: list[int], second: list[int]) -> list[int]:
     first += second
     return first
-
-
-def test_a_reduce_function_may_return_what_it_was_given_changed(
-    environment: StreamExecutionEnvironment, reader: Reader
-) -> None:
-    stream = environment.from_collection([[1], [2], [3]]).key_by(lambda record: 0).reduce(join_in_place)
-
-    assert texts_of(reader(stream)) == GROWN
 
 
 class EmitAgain(ProcessFunction):
@@ -265,25 +208,6 @@ class EmitAgain(ProcessFunction):
         value.append("main")
         yield value
         self.last = value
-
-
-EMITTED_AGAIN = ["[1, 'main']", "[1, 'main', 'again']", "[2, 'main']"]
-
-
-def test_a_process_function_may_emit_again_what_it_kept(
-    environment: StreamExecutionEnvironment, reader: Reader
-) -> None:
-    stream = environment.from_collection([[1], [2]]).process(EmitAgain())
-
-    assert texts_of(reader(stream)) == EMITTED_AGAIN
-
-
-def test_a_side_output_gets_what_was_yielded_before_the_change(
-    environment: StreamExecutionEnvironment, reader: Reader
-) -> None:
-    stream = environment.from_collection([[1], [2]]).process(EmitAgain()).get_side_output(LEFT)
-
-    assert texts_of(reader(stream)) == ["[1]", "[2]"]
 
 
 class StatePerKey(KeyedProcessFunction):
@@ -309,15 +233,6 @@ class Itself(TimestampAssigner):
         return value
 
 
-def test_state_and_timers_may_emit_one_object(environment: StreamExecutionEnvironment, reader: Reader) -> None:
-    strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(Itself())
-    timed = environment.from_collection([1, 2]).assign_timestamps_and_watermarks(strategy)
-
-    stream = timed.key_by(lambda value: 0).process(StatePerKey())
-
-    assert texts_of(reader(stream)) == ["[1]", "[1, 2]", "[1, 2, 'timer']", "[1, 2, 'timer', 'timer']"]
-
-
 class AnswerOneList(AsyncFunction):
     """Gives one list that grows, which is kept."""
 
@@ -329,16 +244,74 @@ class AnswerOneList(AsyncFunction):
         return [self.items]
 
 
-@pytest.mark.parametrize("capacity", [1, 100])
-def test_a_coroutine_may_return_one_list_that_grows(
-    environment: StreamExecutionEnvironment, capacity: int, reader: Reader
-) -> None:
-    """Each result is the list as it was when the coroutine returned it, however many wait for their turn."""
-    stream = AsyncDataStream.ordered_wait(
-        environment.from_collection([1, 2, 3]), AnswerOneList(), Time.seconds(60), capacity=capacity
-    )
+def answered(environment: StreamExecutionEnvironment, capacity: int) -> DataStream:
+    numbers = environment.from_collection([1, 2, 3])
+    return AsyncDataStream.ordered_wait(numbers, AnswerOneList(), Time.seconds(60), capacity=capacity)
 
-    assert texts_of(reader(stream)) == GROWN
+
+def timed(environment: StreamExecutionEnvironment) -> DataStream:
+    strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(Itself())
+    return environment.from_collection([1, 2]).assign_timestamps_and_watermarks(strategy)
+
+
+GROWN = ["[1]", "[1, 2]", "[1, 2, 3]"]
+PROGRAMS: dict[str, tuple[Callable[[StreamExecutionEnvironment], DataStream], list[str]]] = {
+    "a map returns one list that grows": (lambda env: env.from_collection([1, 2, 3]).map(Grow()), GROWN),
+    "a map changes what it returned when the next record comes": (
+        lambda env: env.from_collection([[1], [2], [3]]).map(ChangeTheLast()),
+        ["[1]", "[2]", "[3]"],
+    ),
+    "a flat_map yields one dict that changes": (
+        lambda env: env.from_collection([1, 2]).flat_map(yield_one_dict),
+        [repr({"value": value, "number": number}) for value in (1, 2) for number in (0, 1)],
+    ),
+    "a source emits one list that grows": (lambda env: env.add_source(EmitOneList()), GROWN),
+    "a reduce function returns what it was given, changed": (
+        lambda env: env.from_collection([[1], [2], [3]]).key_by(lambda record: 0).reduce(join_in_place),
+        GROWN,
+    ),
+    "a process function emits again what it kept": (
+        lambda env: env.from_collection([[1], [2]]).process(EmitAgain()),
+        ["[1, 'main']", "[1, 'main', 'again']", "[2, 'main']"],
+    ),
+    "a side output gets what was yielded before the change": (
+        lambda env: env.from_collection([[1], [2]]).process(EmitAgain()).get_side_output(LEFT),
+        ["[1]", "[2]"],
+    ),
+    "state and timers emit one object": (
+        lambda env: timed(env).key_by(lambda value: 0).process(StatePerKey()),
+        ["[1]", "[1, 2]", "[1, 2, 'timer']", "[1, 2, 'timer', 'timer']"],
+    ),
+    "a coroutine returns one list that grows": (lambda env: answered(env, 1), GROWN),
+    "coroutines of which many wait for their turn": (lambda env: answered(env, 100), GROWN),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_result_is_what_it_was_when_it_was_emitted(
+    environment: StreamExecutionEnvironment, name: str, reader: Reader
+) -> None:
+    program, expected = PROGRAMS[name]
+
+    assert texts_of(reader(program(environment))) == expected
+
+
+CONNECTED: dict[str, Callable[[Any], DataStream]] = {
+    "map": lambda connected: connected.map(CoGrow()),
+    "flat_map": lambda connected: connected.flat_map(CoYield()),
+    "process": lambda connected: connected.process(CoEmit()),
+}
+
+
+@pytest.mark.parametrize("method", CONNECTED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_functions_of_two_streams_may_emit_one_list_that_grows(
+    environment: StreamExecutionEnvironment, method: str, is_first: bool
+) -> None:
+    full, empty = environment.from_collection([1, 2, 3]), environment.from_collection([])
+    connected = full.connect(empty) if is_first else empty.connect(full)
+
+    assert texts_of(CONNECTED[method](connected).map(copied).map(now)) == GROWN
 
 
 # ---------------------------------------------------------------- functions of one task run in turns

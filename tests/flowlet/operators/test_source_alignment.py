@@ -62,34 +62,25 @@ def test_a_source_without_a_watermark_holds_the_others_back() -> None:
     assert Aligned().sample() == MIN_TIMESTAMP
 
 
-def test_an_idle_source_holds_nobody_back() -> None:
-    alignment = Aligned(num_samples=1)
+def test_an_idle_or_finished_source_holds_nobody_back() -> None:
+    """A watermark makes a source active."""
+    alignment = Aligned()
     sampled(alignment, 42)
 
     alignment.emitter.mark_idle()
     assert alignment.sample() == MAX_TIMESTAMP
     alignment.emitter.mark_active()
     assert alignment.sample() == 42
-
-
-def test_a_watermark_makes_a_source_active() -> None:
-    alignment = Aligned()
     alignment.emitter.mark_idle()
-
     assert sampled(alignment, 43) == 43
-
-
-def test_a_finished_source_holds_nobody_back() -> None:
-    alignment = Aligned()
-    sampled(alignment, 42)
-
     alignment.is_finished = True
-
     assert alignment.sample() == MAX_TIMESTAMP
 
 
 def test_the_drift_says_how_far_a_source_is_ahead() -> None:
+    """It always fits into a report: the difference between no watermark and no limit takes 65 bits."""
     alignment = Aligned()
+    assert alignment.drift_ms == MIN_TIMESTAMP
     alignment.emitter.emit_watermark(42)
     alignment.emitter.emit_watermark(41)
 
@@ -148,8 +139,3 @@ def test_an_alignment_prints_whether_it_waits() -> None:
     sampled(alignment, 5)
     alignment.allow(4)
     assert repr(alignment) == "<SourceAlignment waits at 5 of 4, 0 splits paused>"
-
-
-def test_the_drift_of_a_source_that_has_just_begun_fits_into_a_report() -> None:
-    """The difference between no watermark and no limit takes 65 bits, and no message holds it."""
-    assert Aligned().drift_ms == MIN_TIMESTAMP

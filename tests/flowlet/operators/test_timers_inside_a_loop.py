@@ -3,21 +3,18 @@ of that loop.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
-from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk
-from flowlet.timers.keyed_timer_service import KeyContext
-from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.chains import ChainHarness
 
 
 class Punctuated(WatermarkGenerator):
@@ -43,27 +40,9 @@ def results(
     strategy = WatermarkStrategy.for_generator(Punctuated)
     if has_timestamps:
         strategy = strategy.with_timestamp_assigner(Second())
-    operators: list[StreamOperator] = [TimestampsAndWatermarksOperator(strategy), ProcessOperator(function, key_of)]
-    output, clock = RecordingOutput(), FakeClock()
-
-    def context(index: int, name: str) -> OperatorContext:
-        keys = KeyContext()
-        return OperatorContext(
-            "task",
-            0,
-            1,
-            128,
-            name,
-            chain_index=index,
-            key_context=keys,
-            clock=clock,
-            timers=cast(Any, FakeTimers(clock, keys)),
-        )
-
-    chained = [ChainedOperator(operators[0]), ChainedOperator(operators[1], 0, None, key_of)]
-    chain = OperatorChain(chained, {(1, None): [output]}, context)
-    chain.open()
-    return output.elements, lambda values: chain.process_chunk(Chunk(values))
+    behind = ChainedOperator(ProcessOperator(function, key_of), 0, None, key_of)
+    harness = ChainHarness(TimestampsAndWatermarksOperator(strategy), behind)
+    return harness.output.elements, lambda values: harness.process(*values)
 
 
 def values_of(elements: list[Any]) -> list[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import columns_of
 from flowlet.common import Duration, WatermarkStrategy
@@ -19,6 +18,7 @@ from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import MapOperator
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from tests.flowlet.operators.chains import ChainHarness
 from tests.flowlet.operators.harness import RecordingOutput, set_up
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
@@ -206,19 +206,15 @@ def test_an_idle_stream_that_ends_is_active_first() -> None:
     assert driver.out() == [IDLE, ACTIVE, MAX_WATERMARK.timestamp]
 
 
-def test_without_an_interval_there_is_no_timer() -> None:
-    driver = Driver(MONOTONOUS, interval_ms=0)
-
-    assert driver.clock.num_timers == 0
-
-
-def test_closing_stops_the_timer() -> None:
+def test_without_an_interval_there_is_no_timer_and_closing_stops_it() -> None:
+    assert Driver(MONOTONOUS, interval_ms=0).clock.num_timers == 0
     driver = Driver(MONOTONOUS)
     assert driver.clock.num_timers == 1
 
     driver.operator.close()
 
     assert driver.clock.num_timers == 0
+    TimestampsAndWatermarksOperator(MONOTONOUS).close()
 
 
 def test_batch_jobs_get_timestamps_without_watermarks() -> None:
@@ -230,10 +226,6 @@ def test_batch_jobs_get_timestamps_without_watermarks() -> None:
 
     assert driver.out() == [(3, 6)]
     assert driver.clock.num_timers == 0
-
-
-def test_an_operator_that_never_opened_can_be_closed() -> None:
-    TimestampsAndWatermarksOperator(MONOTONOUS).close()
 
 
 def test_a_failing_assigner_names_its_record() -> None:
@@ -359,44 +351,33 @@ def test_columns_without_timestamps_tell_nothing() -> None:
     assert driver.out() == [(1, None), (1, 5), 4]
 
 
-def in_a_chain(strategy: WatermarkStrategy) -> tuple[OperatorChain, RecordingOutput]:
+def in_a_chain(strategy: WatermarkStrategy) -> ChainHarness:
     """Return the operator between two maps."""
-    output, clock = RecordingOutput(), TestProcessingTimeService()
-    operators = [
-        MapOperator(lambda value: value),
-        TimestampsAndWatermarksOperator(strategy),
-        MapOperator(lambda value: value),
-    ]
-    chain = OperatorChain(
-        [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)],
-        {(2, None): [output]},
-        lambda index, name: OperatorContext("task", 3, 4, 128, name, chain_index=index, clock=clock),
-    )
-    chain.open()
-    return chain, output
+    first, last = MapOperator(lambda value: value), MapOperator(lambda value: value)
+    return ChainHarness(first, TimestampsAndWatermarksOperator(strategy), last, subtask=3)
 
 
 def test_timestamps_that_are_assigned_in_the_middle_of_a_chain_leave_with_their_records() -> None:
     """Whether the chain was given any; many records and few."""
     for timestamps in (None, list(range(100))):
-        chain, output = in_a_chain(MONOTONOUS.with_timestamp_assigner(Doubled()))
+        harness = in_a_chain(MONOTONOUS.with_timestamp_assigner(Doubled()))
 
         for _ in range(3):
-            chain.process_chunk(Chunk(list(range(100)), timestamps))
-            chain.process_chunk(Chunk([7], None if timestamps is None else [1]))
-        chain.finish()
+            harness.process(*range(100), timestamps=timestamps)
+            harness.process(7, timestamps=None if timestamps is None else [1])
+        harness.chain.finish()
 
-        assert output.values == [*range(100), 7] * 3
-        assert output.timestamps == [*range(0, 200, 2), 14] * 3
-        assert output.elements[-1] == Watermark(197)
+        assert harness.values == [*range(100), 7] * 3
+        assert harness.output.timestamps == [*range(0, 200, 2), 14] * 3
+        assert harness.output.elements[-1] == Watermark(197)
 
 
 def test_a_watermark_that_a_record_causes_in_a_chain_comes_right_behind_it() -> None:
-    chain, output = in_a_chain(WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(Identity()))
+    harness = in_a_chain(WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(Identity()))
 
-    chain.process_chunk(Chunk([1, 2, 3, 4, 5]))
+    harness.process(1, 2, 3, 4, 5)
 
-    assert output.elements == [
+    assert harness.output.elements == [
         Chunk([1, 2], [1, 2]),
         Watermark(2),
         Chunk([3, 4], [3, 4]),
@@ -411,11 +392,11 @@ def test_a_failure_in_a_chain_names_operator_and_record() -> None:
         (MONOTONOUS.with_timestamp_assigner(Doubled()), "text"),
         (WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(Identity()), 13),
     ):
-        chain, output = in_a_chain(strategy)
+        harness = in_a_chain(strategy)
 
         with pytest.raises(UserFunctionError) as caught:
-            chain.process_chunk(Chunk([1, 3, value, 4]))
+            harness.process(1, 3, value, 4)
 
         assert (caught.value.operator, caught.value.subtask) == ("Timestamps/Watermarks", 3)
         assert caught.value.record_preview == repr(value)
-        assert output.values[:2] == [1, 3]
+        assert harness.values[:2] == [1, 3]

@@ -122,44 +122,42 @@ def test_windows_of_all_rows_have_no_key() -> None:
 )
 def test_windows_by_the_clock_end_with_a_timer(shape: WindowShape, end: int) -> None:
     harness = Harness(operator(shape))
-    harness.clock.now_ms = 11
+    harness.clock.set_time(11)
 
     harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
     harness.operator.process_watermark(Watermark(1_000))
-    ((timestamp, callback),) = harness.clock.registered
-    assert (timestamp, harness.output.values) == (end, [])
-    callback(timestamp)
+    assert (harness.clock.active_timers(), harness.output.values) == ([end], [])
+    harness.clock.set_time(end)
 
     assert totals(harness) == [("a", 3)]
-    assert len(harness.clock.registered) == 1
+    assert harness.clock.num_timers == 0
 
 
 def test_a_session_by_the_clock_that_goes_on_is_asked_for_again() -> None:
     harness = Harness(operator(SessionWindows(7, is_event_time=False)))
     harness.operator.process_chunk(chunk(("a", 1, None)))
-    harness.clock.now_ms = 5
+    harness.clock.set_time(5)
     harness.operator.process_chunk(chunk(("a", 2, None)))
 
-    for timestamp, callback in harness.clock.registered:  # grows on the way
-        callback(timestamp)
+    harness.clock.set_time(6)
+    assert (harness.clock.active_timers(), totals(harness)) == ([11], [])
+    harness.clock.set_time(11)
 
     assert totals(harness) == [("a", 3)]
-    assert [timestamp for timestamp, _ in harness.clock.registered] == [6, 11]
+    assert harness.clock.num_timers == 0
 
 
 @pytest.mark.parametrize("shape", [AlignedWindows(10, 10, is_event_time=False), SessionWindows(1, is_event_time=False)])
 def test_a_row_is_not_late_if_the_clock_was_set_back(shape: WindowShape) -> None:
     """The row goes into the first window that was not emitted yet."""
     harness = Harness(operator(shape))
-    harness.clock.now_ms = 19
+    harness.clock.set_time(19)
     harness.operator.process_chunk(chunk(("a", 1, None)))
-    (timestamp, callback) = harness.clock.registered[-1]
-    callback(timestamp)
+    harness.clock.set_time(harness.clock.active_timers()[-1])
 
-    harness.clock.now_ms = 3
+    harness.clock.set_time(3)
     harness.operator.process_chunk(chunk(("a", 2, None)))
-    (timestamp, callback) = harness.clock.registered[-1]
-    callback(timestamp)
+    harness.clock.set_time(harness.clock.active_timers()[-1])
 
     assert totals(harness) == [("a", 1), ("a", 2)]
     assert harness.operator.ctx.counters.num_late_records_dropped == 0
@@ -228,7 +226,7 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
     harness.operator.process_watermark(Watermark(MAX_TIMESTAMP))
     harness.operator.finish()
 
-    assert (totals(harness), harness.clock.registered) == ([("a", 3)], [])
+    assert (totals(harness), harness.clock.num_timers) == ([("a", 3)], 0)
 
 
 @pytest.mark.parametrize("key", ["k", None])
