@@ -26,10 +26,11 @@ from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MIN_CONTENT_RECORDS, Chu
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.record_writer import RecordWriterOptions
-from flowlet.records import Chunk, ControlElement, PickledRecord, Watermark
+from flowlet.records import Chunk, PickledRecord, Watermark
 from flowlet.serde.element_serializer import ElementDeserializer
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
+from tests.flowlet.io.head import Head
 from tests.flowlet.serde.exact import exact
 from tests.flowlet.task.local_network import LocalNetwork
 
@@ -133,23 +134,6 @@ def test_the_size_of_short_texts_is_an_estimate() -> None:
 # ---------------------------------------------------------------- from a record writer to an input
 
 
-class Head:
-    """A head that keeps the elements of a task's chain."""
-
-    def __init__(self) -> None:
-        self.elements: list[Any] = []
-
-    def process_chunk(self, chunk: Chunk) -> None:
-        self.elements.append(chunk)
-
-    def process_some(self, chunk: Chunk) -> int:
-        self.process_chunk(chunk)
-        return len(chunk)
-
-    def process_control(self, element: ControlElement) -> None:
-        self.elements.append(element)
-
-
 def handed_over(partition: ResultPartition, chunk: Chunk, partitioner: Any = None) -> Any:
     writer = create_record_writer(partition, partitioner or Forward(), RecordWriterOptions(-1))
     writer.collect(chunk)
@@ -167,7 +151,7 @@ def received(network: LocalNetwork, chunk: Chunk, partitioner: Any = None) -> li
     head = Head()
     handed_over(partition, chunk, partitioner)
     InputProcessor([gate], head, "reader").process_input(10_000, lambda: False)
-    return head.elements
+    return list(head.seen)
 
 
 @pytest.mark.parametrize("is_keyed", [False, True])

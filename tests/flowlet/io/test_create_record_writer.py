@@ -23,7 +23,7 @@ from flowlet.graph.partitioner import (
 )
 from flowlet.io import record_writer
 from flowlet.io.record_writer import MAX_PART_ROWS, MAX_PENDING_RECORDS, MAX_PENDING_ROWS_PER_LANE
-from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
+from flowlet.records import ACTIVE, IDLE, Chunk, ControlElement, LatencyMarker, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES
@@ -87,9 +87,8 @@ class TestShuffle:
 
         for start in range(0, 3_000, 1_000):
             rig.writer.collect(Chunk(list(range(start, start + 1_000)), list(range(start, start + 1_000))))
-        arrived = [rig.elements(channel) for channel in range(3)]
 
-        chunks = [[element for element in elements if isinstance(element, Chunk)] for elements in arrived]
+        chunks = [rig.chunks(channel) for channel in range(3)]
         shares = [[value for chunk in each for value in chunk.values] for each in chunks]
         assert [[stamp for chunk in each for stamp in chunk.timestamps or ()] for each in chunks] == shares
         assert all(share == sorted(share) and abs(len(share) - 1_000) < 150 for share in shares)
@@ -198,14 +197,11 @@ class TestPending:
                 rig.writer.collect(
                     Chunk.of_columns(columns, timestamps) if index in in_columns else Chunk(values, timestamps)
                 )
-            rig.writer.flush_pending()
-            rig.partition.flush_all()
-            elements = [element for reader in rig.readers for element in reader.read()]
-            found = [element for element in elements if isinstance(element, Chunk)]
             arrived.append(
                 [
                     (value, chunk.timestamps and chunk.timestamps[index])
-                    for chunk in found
+                    for channel in range(3)
+                    for chunk in rig.chunks(channel)
                     for index, value in enumerate(chunk.values)
                 ]
             )
@@ -219,7 +215,7 @@ class TestPending:
 
         rig.writer.collect(Chunk.of_columns(Columns(len(numbers), (ArrayColumn(numbers),), Shape.SCALAR), numbers))
 
-        chunks = [element for element in rig.elements() if isinstance(element, Chunk)]
+        chunks = rig.chunks()
         assert [len(chunk) for chunk in chunks] == [MAX_PART_ROWS, MAX_PART_ROWS, 5]
         assert [value for chunk in chunks for value in chunk.values] == numbers.tolist()
         assert [value for chunk in chunks for value in chunk.timestamps or ()] == numbers.tolist()
@@ -233,7 +229,7 @@ class TestPending:
 
         rig.writer.collect(Chunk.of_columns(columns, list(range(9))))
 
-        chunks = [element for element in rig.elements() if isinstance(element, Chunk)]
+        chunks = rig.chunks()
         assert len(chunks) >= 5
         assert [value for chunk in chunks for value in chunk.values] == values
         assert [value for chunk in chunks for value in chunk.timestamps or ()] == list(range(9))
@@ -245,7 +241,7 @@ class TestPending:
 
         rig.writer.collect(Chunk(list(range(10_000)), timestamps))
 
-        chunks = [element for element in rig.elements() if isinstance(element, Chunk)]
+        chunks = rig.chunks()
         assert max(map(len, chunks)) <= 2 * MAX_PENDING_RECORDS
         assert [value for chunk in chunks for value in chunk.values] == list(range(10_000))
         if timestamps is not None:
@@ -262,7 +258,7 @@ class TestPending:
 
         rig.writer.collect(Chunk(list(values), timestamps))
 
-        chunks = [element for element in rig.elements() if isinstance(element, Chunk)]
+        chunks = rig.chunks()
         assert len(chunks) >= 5
         assert [value for chunk in chunks for value in chunk.values] == values
         assert [chunk.timestamps is None for chunk in chunks] == [timestamps is None] * len(chunks)
@@ -363,14 +359,6 @@ class TestLatencyMarkers:
         counts = [len(rig.elements(channel)) for channel in range(3)]
         assert sum(counts) == 300
         assert min(counts) > 60
-
-    def test_a_marker_is_flushed_as_records_are(self, make: Make) -> None:
-        rig = make(Forward(), buffer_timeout_ms=0)
-
-        rig.writer.emit_control(MARKER)
-        rig.writer.flush_pending()
-
-        assert rig.readers[0].read() == [MARKER]
 
 
 class TestBroadcastBuffers:
@@ -496,13 +484,14 @@ class TestBufferTimeout:
         rig.writer.flush_pending()
         assert rig.num_written == 2
 
-    def test_a_watermark_counts_as_written(self, make: Make) -> None:
+    @pytest.mark.parametrize("element", [Watermark(1), MARKER])
+    def test_a_watermark_or_marker_is_flushed_as_records_are(self, make: Make, element: ControlElement) -> None:
         rig = make(Forward(), buffer_timeout_ms=0)
 
-        rig.writer.emit_control(Watermark(1))
+        rig.writer.emit_control(element)
         rig.writer.flush_pending()
 
-        assert rig.readers[0].read() == [Watermark(1)]
+        assert rig.readers[0].read() == [element]
 
 
 def test_a_writer_shows_what_is_pending(make: Make) -> None:

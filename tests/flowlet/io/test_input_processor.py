@@ -1,5 +1,4 @@
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,45 +15,21 @@ from flowlet.records import (
     MIN_TIMESTAMP,
     Chunk,
     CompletionMark,
-    ControlElement,
     InternalWatermark,
     StreamElement,
     Watermark,
 )
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES, ElementLimits
-from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
+from tests.flowlet.io.head import Head
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork
-
-
-class Head:
-    """Notes everything in order."""
-
-    def __init__(self) -> None:
-        self.seen: list[StreamElement] = []
-
-    def process_chunk(self, chunk: Chunk) -> None:
-        self.seen.append(chunk)
-
-    def process_some(self, chunk: Chunk) -> int:
-        self.process_chunk(chunk)
-        return len(chunk)
-
-    def process_control(self, element: ControlElement) -> None:
-        self.seen.append(element)
-
-    @property
-    def values(self) -> list[object]:
-        return [value for element in self.seen if isinstance(element, Chunk) for value in element.values]
-
-
-def serialized(element: StreamElement) -> bytes:
-    return bytes(StreamElementSerializer().serialize(element))
+from tests.flowlet.task.local_tasks import serialized
 
 
 def send(partition: ResultPartition, *elements: StreamElement | list[str] | list[int], subpartition: int = 0) -> None:
@@ -82,12 +57,6 @@ class Rig:
 
     def end_data(self, producer: int, mode: StopMode = StopMode.DRAIN) -> None:
         self.producers[producer].notify_end_of_data(mode)
-
-
-@pytest.fixture
-def network() -> Iterator[LocalNetwork]:
-    with LocalNetwork() as made:
-        yield made
 
 
 def test_elements_reach_the_head_in_order(network: LocalNetwork) -> None:
@@ -305,20 +274,12 @@ class TestWatching:
 
         assert called == [1]
 
-    def test_data_that_is_there_already_calls_back_at_once(self, network: LocalNetwork) -> None:
-        """Level triggered: data between the look and the watch calls back."""
+    def test_data_that_is_there_already_calls_back_at_once_and_every_time(self, network: LocalNetwork) -> None:
+        """Level triggered: data between the look and the watch calls back, and each ``watch`` does, although one
+        future, which is done, serves all of them.
+        """
         rig = Rig(network, 1)
         rig.process()
-        send(rig.producers[0], [1])
-        called: list[int] = []
-
-        rig.processor.watch(lambda: called.append(1))
-
-        assert called == [1]
-
-    def test_data_that_is_still_there_calls_back_every_time(self, network: LocalNetwork) -> None:
-        """Each ``watch`` calls back, although one future, which is done, serves all of them."""
-        rig = Rig(network, 1)
         send(rig.producers[0], [1])
         called: list[int] = []
 
@@ -388,11 +349,8 @@ def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> 
     in_flight = b"".join(processor.in_flight(1, 0)) + serialized(Chunk([large]))[100:]
     elements = ElementDeserializer().feed(memoryview(in_flight))
     assert rig.head.values == ["a"]
-    assert [value for element in elements if isinstance(element, Chunk) for value in element.values] == [
-        "b",
-        "c",
-        large,
-    ]
+    values = [value for element in elements if isinstance(element, Chunk) for value in element.values]
+    assert values == ["b", "c", large]
     assert list(processor.in_flight(0, 0)) == []
 
 

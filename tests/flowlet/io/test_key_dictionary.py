@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import CodedColumn, Columns, NameTable, Shape
-from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS, ChannelCodes, KeyDictionary
+from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS, ChannelCodes, DictionaryBypass, KeyDictionary
 from flowlet.keys.key_columns import ChannelTable
 from flowlet.serde.column_reader import MAX_TEXTS, ChannelDictionary, decode_records
 from flowlet.serde.column_writer import table_parts
@@ -161,3 +161,55 @@ def test_it_can_be_told_apart() -> None:
 
     assert repr(dictionary) == "<KeyDictionary, generation 0: 1 keys>"
     assert repr(ChannelCodes(dictionary, 2)) == "<ChannelCodes of channel 2, generation -1: 0 texts sent>"
+
+
+# ---------------------------------------------------------------- chunks that go past the dictionary
+
+
+def bypass_length(bypass: DictionaryBypass, limit: int = 1_000) -> int:
+    """How many chunks went past the dictionary."""
+    count = 0
+    while bypass.is_taken():
+        count += 1
+        assert count < limit
+    return count
+
+
+def test_bypasses_get_longer_up_to_a_bound() -> None:
+    """Few keys say nothing."""
+    bypass, lengths = DictionaryBypass(), []
+    bypass.judge(255, 255, is_full=True)
+    assert not bypass.is_taken()
+
+    for _ in range(9):
+        bypass.judge(1_000, 1_000, is_full=True)
+        lengths.append(bypass_length(bypass))
+
+    assert lengths == [4, 8, 16, 32, 64, 128, 256, 256, 256]
+
+
+def test_a_good_chunk_makes_the_next_bypass_short_again() -> None:
+    bypass = DictionaryBypass()
+    for _ in range(3):
+        bypass.judge(1_000, 1_000, is_full=True)
+
+    bypass.judge(1_600, 100, is_full=True)
+    bypass.judge(1_600, 101, is_full=True)
+
+    assert bypass_length(bypass) == 4, "as long as the first one"
+
+
+def test_it_waits_until_the_dictionary_is_full() -> None:
+    """Every chunk is judged then, until one does well."""
+    bypass = DictionaryBypass()
+    bypass.judge(1_000, 1_000, is_full=False)
+    assert not bypass.is_taken()
+
+    bypass.judge(1_000, 1_000, is_full=True)
+    assert bypass_length(bypass) == 4
+    bypass.judge(1_000, 1_000, is_full=False)
+    assert bypass_length(bypass) == 8
+    bypass.judge(1_000, 0, is_full=True)
+    bypass.judge(1_000, 1_000, is_full=False)
+
+    assert not bypass.is_taken()

@@ -32,7 +32,7 @@ from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.io import key_dictionary, record_writer
-from flowlet.io.create_record_writer import MAX_LANES, KeyGroupsRecordWriter
+from flowlet.io.create_record_writer import MAX_LANES, KeyColumnRouter, KeyGroupsRecordWriter
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
@@ -42,6 +42,11 @@ from tests.flowlet.keys_of_every_type import GOLDEN
 from tests.flowlet.serde.exact import ATOMS, exact
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.writer_rig import Make, Rig, by_channel, channel_of, identity
+
+
+def router_of(rig: Rig) -> KeyColumnRouter:
+    assert isinstance(rig.writer, KeyGroupsRecordWriter)
+    return rig.writer._router
 
 
 class TestKeyGroups:
@@ -72,10 +77,9 @@ class TestKeyGroups:
 
         rig.collect(*values)
 
-        expected: list[list[str]] = [[], [], []]
-        for value in values:
-            expected[channel_of(value, 3, 4096)].append(value)
-        assert rig.values() == expected
+        assert rig.values() == [
+            [value for value in values if channel_of(value, 3, 4096) == channel] for channel in range(3)
+        ]
 
     def test_records_of_a_key_keep_their_order(self, make: Make) -> None:
         """The order holds over several chunks and flushes; the selector sees whole records."""
@@ -121,17 +125,6 @@ class TestKeyGroups:
         found = [[exact_key(key) for key in channel] for channel in rig.values()]
         assert found == [[exact_key(key) for key in channel] for channel in by_channel(keys, 4)]
 
-    def test_a_key_without_a_stable_hash_is_refused(self, make: Make) -> None:
-        """The error names the record, its cause the type."""
-        rig = make(KeyGroups(lambda record: record["id"]), 2)
-
-        with pytest.raises(UserFunctionError) as caught:
-            rig.collect({"id": 1}, {"id": {2}}, {"id": {3}})
-
-        assert caught.value.record_preview == "{'id': {2}}"
-        assert isinstance(caught.value.__cause__, KeyTypeError)
-        assert "set" in str(caught.value.__cause__)
-
     @pytest.mark.parametrize("selector", [lambda record: record[0], operator.itemgetter(0)])
     def test_the_first_field_is_the_first_field_of_anything(self, make: Make, selector: Callable[[Any], Any]) -> None:
         """A list or a text has a first field, too, as a tuple has."""
@@ -144,26 +137,27 @@ class TestKeyGroups:
         expected = by_channel([*records, *records, ["a", 4], "hello"], 3, lambda record: record[0])
         assert rig.values() == expected
 
-    def test_a_record_without_a_first_field_is_named(self, make: Make) -> None:
-        rig = make(KeyGroups(lambda record: record[0]), 2)
+    @pytest.mark.parametrize(
+        ("field", "records", "bad", "cause"),
+        [
+            ("id", [{"id": 1}, {"id": {2}}, {"id": {3}}], "{'id': {2}}", KeyTypeError),
+            ("id", [{"id": 1}, {"name": "x"}, {"id": 2}], "{'name': 'x'}", KeyError),
+            (0, [("a",), (), ("b",)], "()", IndexError),
+        ],
+        ids=["a key without a stable hash", "a selector that fails", "no first field"],
+    )
+    def test_a_record_without_a_key_is_named(
+        self, make: Make, field: Any, records: list[Any], bad: str, cause: type[Exception]
+    ) -> None:
+        """The user's exception is kept as the cause; that of a wrong type names it."""
+        rig = make(KeyGroups(lambda record: record[field]), 2)
 
         with pytest.raises(UserFunctionError) as caught:
-            rig.collect(("a",), (), ("b",))
+            rig.collect(*records)
 
-        assert caught.value.record_preview == "()"
-        assert isinstance(caught.value.__cause__, IndexError)
-
-    def test_a_failing_key_selector_names_the_record(self, make: Make) -> None:
-        """The user's exception is kept as the cause."""
-        rig = make(KeyGroups(lambda record: record["id"]), 2)
-
-        with pytest.raises(UserFunctionError) as caught:
-            rig.collect({"id": 1}, {"name": "x"}, {"id": 2})
-
-        assert caught.value.operator == "key_by"
-        assert caught.value.subtask == 5
-        assert caught.value.record_preview == "{'name': 'x'}"
-        assert isinstance(caught.value.__cause__, KeyError)
+        assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("key_by", 5, bad)
+        assert isinstance(caught.value.__cause__, cause)
+        assert cause is not KeyTypeError or "set" in str(caught.value.__cause__)
 
     @pytest.mark.parametrize("encoding", [str, lambda text: (text, 1)], ids=["text", "tuple"])
     def test_the_dictionaries_are_bounded(self, make: Make, encoding: Callable[[str], Any]) -> None:
@@ -177,9 +171,8 @@ class TestKeyGroups:
             for channel, part in enumerate(rig.values()):
                 arrived[channel] += part
 
-        assert isinstance(rig.writer, KeyGroupsRecordWriter)
-        assert len(rig.writer._router._lanes) <= MAX_LANES
-        assert len(rig.writer._router.dictionary) <= MAX_KEYS + 2_000
+        assert len(router_of(rig)._lanes) <= MAX_LANES
+        assert len(router_of(rig).dictionary) <= MAX_KEYS + 2_000
         assert arrived == by_channel(values, 2)
 
     def test_one_channel_gets_the_keys_too(self, make: Make) -> None:
@@ -188,8 +181,7 @@ class TestKeyGroups:
 
         rig.writer.collect(Chunk([{"id": 1}, {"id": 2}], [5, 6]))
 
-        (chunk,) = rig.elements(0)
-        assert isinstance(chunk, Chunk)
+        (chunk,) = rig.chunks(0)
         assert (chunk.values, chunk.timestamps, chunk.keys) == ([{"id": 1}, {"id": 2}], [5, 6], [2, 4])
 
     def test_keys_that_came_with_the_records_are_not_asked_for(self, make: Make) -> None:
@@ -203,27 +195,17 @@ class TestKeyGroups:
 
         expected = by_channel(records, 2, lambda record: record[0])
         for channel in range(2):
-            (arrived,) = rig.elements(channel)
-            assert isinstance(arrived, Chunk)
+            (arrived,) = rig.chunks(channel)
             assert (arrived.values, arrived.keys) == (expected[channel], [record[0] for record in expected[channel]])
 
-    def test_timestamps_travel_with_their_records(self, make: Make) -> None:
+    @pytest.mark.parametrize("values", [[f"k{number}" for number in range(50)], [number / 2 for number in range(20)]])
+    def test_timestamps_travel_with_their_records(self, make: Make, values: list[Any]) -> None:
         rig = make(KeyGroups(identity), 2)
-        values = [f"k{number}" for number in range(50)]
 
-        rig.writer.collect(Chunk(list(values), list(range(50))))
+        rig.writer.collect(Chunk(list(values), list(range(len(values)))))
 
         for channel, expected in enumerate(by_channel(values, 2)):
-            assert rig.elements(channel) == [Chunk(expected, [int(str(value)[1:]) for value in expected])]
-
-    def test_timestamps_travel_with_records_of_any_key_type(self, make: Make) -> None:
-        rig = make(KeyGroups(identity), 2)
-        values = [number / 2 for number in range(20)]
-
-        rig.writer.collect(Chunk(list(values), list(range(20))))
-
-        for channel, expected in enumerate(by_channel(values, 2)):
-            assert rig.elements(channel) == [Chunk(expected, [int(value * 2) for value in expected])]
+            assert rig.elements(channel) == [Chunk(expected, [values.index(value) for value in expected])]
 
     @settings(max_examples=50)
     @given(
@@ -260,8 +242,7 @@ class TestManyKeys:
         arrive as one by one.
         """
         rig = make(KeyGroups(identity), 3)
-        writer = rig.writer
-        assert isinstance(writer, KeyGroupsRecordWriter)
+        router = router_of(rig)
         keys = [key for number in range(20) for key in self.keys(number * 1_000, kind)]
         arrived: list[list[object]] = [[], [], []]
 
@@ -272,9 +253,9 @@ class TestManyKeys:
 
         assert arrived == by_channel(keys, 3)
         # A text dictionary learns until it is full; then comes a bypass of 4.
-        assert len(writer._router.dictionary) == (17_000 if kind is str else 0)
+        assert len(router.dictionary) == (17_000 if kind is str else 0)
         has_no_other_way = type(kind(0)) is tuple
-        assert (len(writer._router._lanes) > 0) is has_no_other_way
+        assert (len(router._lanes) > 0) is has_no_other_way
 
     def test_timestamps_travel_with_them(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
@@ -289,27 +270,25 @@ class TestManyKeys:
     def test_few_keys_stay_with_the_dictionary(self, make: Make, kind: Callable[[str], Any]) -> None:
         """The first chunk knows none of the keys, but is too small to be judged."""
         rig = make(KeyGroups(identity), 2)
-        writer = rig.writer
-        assert isinstance(writer, KeyGroupsRecordWriter)
+        router = router_of(rig)
 
         for _ in range(8):
             rig.collect(*[kind(key) for key in self.keys(0, str)[:200]])
 
-        assert len(writer._router.dictionary if kind is str else writer._router._lanes) == 200
+        assert len(router.dictionary if kind is str else router._lanes) == 200
 
     def test_a_bypass_of_texts_ends_when_keys_come_back(self, make: Make) -> None:
         """A full dictionary begins anew with the texts that it is shown then."""
         rig = make(KeyGroups(identity), 2)
-        writer = rig.writer
-        assert isinstance(writer, KeyGroupsRecordWriter)
+        router = router_of(rig)
         keys = [self.keys(start, str) for start in range(0, 17_000, 1_000)]
 
         for chunk in [*keys, *[keys[0]] * 40]:
             rig.collect(*chunk)
 
-        assert writer._router.dictionary.generation == 1
-        assert len(writer._router.dictionary) == 1_000
-        assert not writer._router.bypass.is_taken()
+        assert router.dictionary.generation == 1
+        assert len(router.dictionary) == 1_000
+        assert not router.bypass.is_taken()
         assert [sorted(map(str, part)) for part in rig.values()] == [
             sorted(map(str, part))
             for part in by_channel([key for chunk in [*keys, *[keys[0]] * 40] for key in chunk], 2)
@@ -379,7 +358,7 @@ class TestColumns:
         rig.collect(*records)
         rig.collect(*records[:7])
 
-        arrived = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(2)]
+        arrived = [rig.chunks(channel) for channel in range(2)]
         assert {chunk.columns.key_position for chunks in arrived for chunk in chunks if chunk.columns} == {position}
         expected = by_channel([*records, *records[:7]], 2, operator.itemgetter(position))
         assert [[value for chunk in chunks for value in chunk.values] for chunks in arrived] == expected
@@ -426,8 +405,7 @@ class TestColumns:
         rig.collect(*[(f"k{number}", "x") for number in range(50)])
 
         for channel in range(2):
-            (chunk,) = rig.elements(channel)
-            assert isinstance(chunk, Chunk)
+            (chunk,) = rig.chunks(channel)
             assert chunk.columns is None or chunk.columns.key_position is None
 
     @settings(max_examples=150, deadline=None)
@@ -454,10 +432,7 @@ class TestColumns:
                 table = columns_of(values) if in_columns[number] else None
                 rig.writer.collect(Chunk(values, timestamps) if table is None else Chunk.of_columns(table, timestamps))
 
-            arrived = [
-                [element for element in rig.elements(channel) if isinstance(element, Chunk)]
-                for channel in range(num_channels)
-            ]
+            arrived = [rig.chunks(channel) for channel in range(num_channels)]
 
         for chunk in (chunk for chunks in arrived for chunk in chunks):
             if chunk.columns is not None and chunk.columns.key_position is not None:
@@ -587,7 +562,7 @@ class TestColumns:
 
         rig.writer.collect(Chunk.of_columns(columns))
 
-        chunks = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(3)]
+        chunks = [rig.chunks(channel) for channel in range(3)]
         assert all(chunk.columns is not None for each in chunks for chunk in each)
         found = [[value for chunk in each for value in chunk.values] for each in chunks]
         assert exact(found) == exact(by_channel(columns.to_list(), 3, ColumnKey("key").get_key))
@@ -676,8 +651,7 @@ class TestColumns:
         """Long texts travel as they are, and texts before them by the codes that they had."""
         monkeypatch.setattr(key_dictionary, "MAX_CHARACTERS", 5_000)
         rig = make(KeyGroups(first), 2)
-        writer = rig.writer
-        assert isinstance(writer, KeyGroupsRecordWriter)
+        router = router_of(rig)
         chunks = [[(f"{number}" * length, number) for number in range(40)] for length in (1, 500, 1, 2, 400, 3)]
         constant = Chunk.of_columns(
             Columns(40, (ConstantColumn("long" * 2_000, 40), ConstantColumn(1, 40)), Shape.TUPLE)
@@ -687,7 +661,7 @@ class TestColumns:
             rig.collect(*chunk)
         rig.writer.collect(constant)
 
-        assert writer._router.dictionary.generation == 3
+        assert router.dictionary.generation == 3
         assert rig.values() == by_channel([record for chunk in chunks for record in chunk] + constant.values, 2, first)
 
     def test_a_cut_element_brings_the_texts_that_each_part_needs(
@@ -751,11 +725,8 @@ class TestCustom:
         with pytest.raises(UserFunctionError) as caught:
             rig.collect("good", "bad", "good")
 
-        assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == (
-            "partition_custom",
-            5,
-            "'bad'",
-        )
+        assert (caught.value.operator, caught.value.subtask) == ("partition_custom", 5)
+        assert caught.value.record_preview == "'bad'"
         assert message in str(caught.value.__cause__)
         assert rig.values() == [[], []]
 

@@ -3,13 +3,13 @@
 Source: Flink `RecordWriterTest` (flusher error, buffer timeouts).
 """
 
-import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from flowlet.io.output_flusher import OutputFlusher, OutputFlushers
+from tests.flowlet.task.watchdog import tiny_switch_interval
 
 
 class ManualTimer:
@@ -54,13 +54,9 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_a_flusher_that_nobody_armed_does_nothing(rig: Rig) -> None:
-    """An idle task costs nothing."""
-    assert rig.timer.armed == []
-
-
 def test_the_first_write_arms_one_timer_for_all(rig: Rig) -> None:
-    """The timer fires once the timeout is over and flushes every target."""
+    """The timer fires once the timeout is over and flushes every target; an idle task costs nothing."""
+    assert rig.timer.armed == []
     for _ in range(3):
         rig.flusher.arm()
 
@@ -68,15 +64,9 @@ def test_the_first_write_arms_one_timer_for_all(rig: Rig) -> None:
     rig.timer.fire()
     assert [target.num_flushes for target in rig.targets] == [1, 1]
     assert rig.timer.armed == []
-
-
-def test_a_write_after_the_flush_arms_again(rig: Rig) -> None:
     rig.flusher.arm()
     rig.timer.fire()
-    rig.flusher.arm()
-    rig.timer.fire()
-
-    assert rig.targets[0].num_flushes == 2
+    assert [target.num_flushes for target in rig.targets] == [2, 2], "a write after the flush arms again"
 
 
 def test_a_write_during_the_flush_is_flushed_by_the_next(rig: Rig) -> None:
@@ -92,22 +82,10 @@ def test_a_write_during_the_flush_is_flushed_by_the_next(rig: Rig) -> None:
     assert len(rig.timer.armed) == 1
 
 
-def test_a_failed_flush_is_reported(rig: Rig) -> None:
-    """The error goes to the task, not to the loop."""
-    error = ValueError("cannot flush")
-
-    def fail() -> None:
-        raise error
-
-    flusher = OutputFlusher([Target(fail)], 100, rig.timer.schedule, rig.errors.append)
-    flusher.arm()
-    rig.timer.fire()
-
-    assert rig.errors == [error]
-
-
-def test_after_a_failed_flush_the_next_write_fails(rig: Rig) -> None:
-    """A writer need not wait for the report of the failure; the first error is the one that counts."""
+def test_a_failed_flush_is_reported_and_the_next_write_fails(rig: Rig) -> None:
+    """The error goes to the task, not to the loop; a writer need not wait for the report of the failure, of which the
+    first counts.
+    """
     errors = [ValueError("first"), ValueError("second")]
     remaining = iter(errors)
 
@@ -183,35 +161,30 @@ class TestTheAlarm:
             assert len(is_at_work) == num_left
         assert timer.armed == []
 
-    def test_is_armed_once_if_the_task_arms_it_while_it_goes_off(self) -> None:
+    @pytest.mark.parametrize(
+        ("act", "num_armed"),
+        [(lambda flushers: flushers.arm_alarm(), 1), (OutputFlushers.close, 0)],
+        ids=["the task arms it, and it is armed once", "the task ends, and it goes off no more"],
+    )
+    def test_while_it_goes_off(self, act: Callable[[OutputFlushers], None], num_armed: int) -> None:
         timer = ManualTimer()
 
         def on_time() -> bool:
-            flushers.arm_alarm()
+            act(flushers)
             return True
 
         flushers = OutputFlushers([], timer.schedule, lambda error: None, on_time, 10)
         flushers.arm_alarm()
         timer.fire()
 
-        assert len(timer.armed) == 1
-
-    def test_after_the_end_it_goes_off_no_more(self) -> None:
-        timer = ManualTimer()
-
-        def on_time() -> bool:
-            flushers.close()
-            return True
-
-        flushers = OutputFlushers([], timer.schedule, lambda error: None, on_time, 10)
-        flushers.arm_alarm()
-        timer.fire()
-
-        assert timer.armed == []
+        assert len(timer.armed) == num_armed
 
 
 def test_after_the_end_nothing_is_armed_or_flushed(rig: Rig) -> None:
-    """A timer that was on its way flushes nothing, either."""
+    """A timer that was on its way flushes nothing, either; where none is armed none is cancelled."""
+    unarmed = Rig()
+    unarmed.flusher.close()
+    assert unarmed.timer.num_cancelled == 0
     rig.flusher.arm()
     rig.flusher.close()
     rig.timer.fire()
@@ -220,12 +193,6 @@ def test_after_the_end_nothing_is_armed_or_flushed(rig: Rig) -> None:
     assert rig.timer.num_cancelled == 1
     assert rig.timer.armed == []
     assert rig.targets[0].num_flushes == 0
-
-
-def test_closing_an_unarmed_flusher_is_fine(rig: Rig) -> None:
-    rig.flusher.close()
-
-    assert rig.timer.num_cancelled == 0
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
@@ -246,29 +213,24 @@ def test_no_write_is_forgotten_by_racing_timers() -> None:
             nonlocal flushed
             flushed = written
 
-    class Timer(ManualTimer):
-        def schedule(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
-            pending.append(callback)
-            return self
+    def schedule(delay_s: float, callback: Callable[[], None]) -> ManualTimer:
+        pending.append(callback)
+        return ManualTimer()
 
-    flusher = OutputFlusher([Counter()], 1, Timer().schedule, lambda error: None)
+    flusher = OutputFlusher([Counter()], 1, schedule, lambda error: None)
 
     def fire() -> None:
         while not is_over.is_set() or pending:
             if pending:
                 pending.pop()()
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
     thread = threading.Thread(target=fire)
-    thread.start()
-    try:
+    with tiny_switch_interval():
+        thread.start()
         for _ in range(20_000):
             written += 1
             flusher.arm()
-    finally:
-        sys.setswitchinterval(interval)
-        is_over.set()
-        thread.join()
+    is_over.set()
+    thread.join()
 
     assert flushed == written == 20_000

@@ -21,7 +21,7 @@ from flowlet.messages.control_messages import (
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.serde.element_serializer import ElementDeserializer
-from tests.flowlet.io.test_input_processor import serialized
+from tests.flowlet.task.local_tasks import serialized
 
 NUM_GROUPS = 16
 KEYS = KeyGroups(operator.itemgetter(0), NUM_GROUPS)

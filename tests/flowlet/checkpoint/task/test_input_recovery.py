@@ -13,8 +13,10 @@ from flowlet.records import ACTIVE, IDLE, Chunk, CompletionMark, LatencyMarker, 
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import ElementDeserializer
 from tests.flowlet.checkpoint.task.test_classes_of_another_program import Program, running
-from tests.flowlet.io.test_input_processor import Head, Rig, send, serialized
+from tests.flowlet.io.head import Head
+from tests.flowlet.io.test_input_processor import Rig, send
 from tests.flowlet.task.local_network import LocalNetwork
+from tests.flowlet.task.local_tasks import serialized
 
 MARKER = LatencyMarker(5, bytes(16), 0)
 
