@@ -141,25 +141,17 @@ def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(
     *, is_restored: bool, is_batch: bool
 ) -> None:
     """The key may be another field in later records, as with edges whose key is the smaller one of their ends."""
-    reduction = ColumnarReduction(Aggregation("sum", 2))
-    ends = [
-        ([("a", "x", 1), ("b", "y", 1)], 0),
-        ([("z", "a", 1)], 1),
-        ([("c", "x", 1)], 0),
-        ([("c", "c", 1), ("b", "b", 1)], 0),
-    ]
+    reduction = ColumnarReduction(Aggregate.SUM, 2)
+    first, last = [("a", "x", 1), ("b", "y", 1)], [("c", "c", 1), ("b", "b", 1)]
 
     found = []
-    for records, key in ends:
+    for records, key in ((first, 0), ([("z", "a", 1)], 1), ([("c", "x", 1)], 0), (last, 0)):
         table = columns(records)
         if is_restored and (results := reduction.columns()):
             keys, reduction = reduction.keys(), ColumnarReduction(Aggregation("sum", 2))
             assert reduction.load(keys, results)
-        done = (
-            reduction.advance_batch(table, table.fields[key])
-            if is_batch
-            else reduction.advance(table, table.fields[key])
-        )
+        advance = reduction.advance_batch if is_batch else reduction.advance
+        done = advance(table, table.fields[key])
         assert done is not None
         found += (done[0] if isinstance(done, tuple) else done).to_list()
 
@@ -295,13 +287,9 @@ def test_nulls_are_skipped_where_that_is_wanted(
 def test_where_nulls_are_not_skipped_they_are_refused() -> None:
     fields = (ListColumn(["a", "b"]), ArrowColumn(pa.array([1, None])))
 
-    assert ColumnarReduction(Aggregation("sum", 1)).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
-    assert (
-        ColumnarReduction(Aggregation("min_by", 1, skips_nulls=True)).advance(
-            Columns(2, fields, Shape.TUPLE), fields[0]
-        )
-        is None
-    )
+    assert ColumnarReduction(Aggregate.SUM, 1).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
+    min_by = ColumnarReduction(Aggregate.MIN_BY, 1, skips_nulls=True)
+    assert min_by.advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
 
 
 def test_scalars_are_fields_of_their_own() -> None:

@@ -12,12 +12,7 @@ from flowlet.columns import ArrowColumn, Column, Columns, ConstantColumn, ListCo
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.kernels.windows import columnar_windows as columnar_windows_module
 from flowlet.kernels.windows import window_shapes
-from flowlet.kernels.windows.columnar_windows import (
-    LocalWindows,
-    PartsLayout,
-    WindowedAggregation,
-    columnar_windows,
-)
+from flowlet.kernels.windows.columnar_windows import LocalWindows, PartsLayout, WindowedAggregation, columnar_windows
 from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, EmittedWindows, SessionWindows, WindowShape
 from flowlet.keys.exact_keys import key_group
