@@ -309,10 +309,11 @@ def test_execute_waits_and_gives_everything_back_once(
 ) -> None:
     """Afterwards the environment is empty."""
     result = program.execute("my job")
-    program.close()
 
     assert result is RESULT
     assert cluster.graphs[0].name == "my job"
+    assert cluster.job.calls == ["wait", "close"]
+    program.close()
     assert cluster.job.calls == ["wait", "close"]
     with pytest.raises(JobGraphError, match="has no operators"):
         program.execute()
