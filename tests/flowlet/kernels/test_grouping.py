@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Column, ListColumn
@@ -44,6 +44,7 @@ def test_what_was_sorted_can_be_put_back(codes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("num_slots", [40, 4_000])
+@example(chunks=[[1, 0] * 160])  # so many rows that the slots are scanned
 @given(chunks=st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=500), max_size=4))
 def test_last_rows_are_those_of_a_loop(num_slots: int, chunks: list[list[int]]) -> None:
     last_rows = LastRows()
