@@ -179,7 +179,7 @@ CHECKPOINT_BUGS: Final = (
         _ALIGNER,
         "        self._num_open -= 1\n",
         "",
-        f"{_ALIGNED}::test_channels_that_ended_before_are_not_waited_for",
+        f"{_ALIGNED}::test_each_checkpoint_is_taken_or_given_up_once_and_nothing_stays_blocked",
     ),
     Mutant(
         "every_barrier_is_a_priority_event",
@@ -188,7 +188,7 @@ CHECKPOINT_BUGS: Final = (
         "flowlet.checkpoint.task.task_checkpoints",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
-        "tests/flowlet/checkpoint/task/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",
+        "tests/flowlet/checkpoint/task/test_task_checkpoints.py::test_only_an_unaligned_checkpoint_has_priority_behind_us",
     ),
     Mutant(
         "a_barrier_is_announced_after_it_came",
@@ -224,7 +224,7 @@ CHECKPOINT_BUGS: Final = (
         _TRACKER,
         "            if checkpoint_id <= self._newest:\n                return []  # triggered",
         "            if checkpoint_id < 0:\n                return []  # triggered",
-        f"{_TRACKED}::test_a_barrier_that_comes_twice_triggers_once",
+        f"{_TRACKED}::test_each_checkpoint_is_triggered_with_its_last_barrier_or_aborted_once",
     ),
     Mutant(
         "the_tracker_forgets_nothing",

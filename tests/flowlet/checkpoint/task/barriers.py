@@ -1,6 +1,6 @@
 """Short names for barriers, and a task that carries out a machine's orders and keeps the accounts."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
@@ -9,11 +9,14 @@ from flowlet.checkpoint.task.barrier_orders import (
     BarrierEvent,
     BarrierOrder,
     BarrierReceived,
+    BeginAlignment,
     CancellationReceived,
     Channel,
     ChannelFinished,
     CheckpointFailureReason,
+    CheckpointRefused,
     CompleteInputs,
+    InitInputs,
     PrioritizeBarrier,
     ResumeChannels,
     StartInputs,
@@ -26,6 +29,7 @@ from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMod
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier, CheckpointOptions
 
 TIMEOUT_MS = 10
+Make = Callable[[int], CheckpointBarrier]
 
 
 def aligned(checkpoint_id: int, timestamp_ms: int = 0, *, timeout_ms: int = NO_ALIGNED_TIMEOUT) -> CheckpointBarrier:
@@ -63,6 +67,42 @@ class Gate:
         self.prioritized: list[tuple[int, int]] = []
         self.recording: int | None = None
         self.timer: StartTimer | None = None
+
+    def play(self, steps: str, make: Make = aligned) -> None:
+        """Take steps: ``1@0`` is the barrier of checkpoint 1 on channel 0, ``inject:1@0`` the same from the JobManager,
+        ``unaligned:1@0`` one that overtakes, ``announce:1@0`` its announcement, ``cancel:1@0`` a cancellation,
+        ``end@0`` the end of a channel, ``refuse:1`` a refusal of the inputs, ``fire`` the timer, ``clock:7`` the time.
+        """
+        for step in steps.split():
+            self._take(step, make)
+
+    def tell(self, *stories: str, make: Make = aligned) -> None:
+        """Each story is some steps and, behind an arrow, all that the machine orders then."""
+        for story in stories:
+            steps, _, expected = story.partition("->")
+            orders = [order for step in steps.split() for order in self._take(step, make)]
+            assert "; ".join(map(_in_words, orders)) == expected.strip(), story
+
+    def _take(self, step: str, make: Make) -> list[BarrierOrder]:
+        what, _, number = step.partition("@")
+        kind, _, checkpoint_id = what.rpartition(":")
+        match kind, checkpoint_id:
+            case "", "fire":
+                return self.fire_timer()
+            case "", "end":
+                return self.end(int(number))
+            case "clock", now_ms:
+                self.now_ms = int(now_ms)
+                return []
+            case "refuse", _:
+                return self.handle(CheckpointRefused(int(checkpoint_id), CheckpointFailureReason.SUBSUMED))
+            case "cancel", _:
+                return self.cancel(int(number), int(checkpoint_id))
+            case "announce", _:
+                return self.announce(int(number), make(int(checkpoint_id)), 10 * int(checkpoint_id) + int(number))
+            case _:
+                barrier = (unaligned if kind == "unaligned" else make)(int(checkpoint_id))
+                return self.barrier(int(number), barrier, is_injected=kind == "inject")
 
     def barrier(self, channel: int, barrier: CheckpointBarrier, *, is_injected: bool = False) -> list[BarrierOrder]:
         assert channel not in self.blocked, "a blocked channel is never read"
@@ -126,6 +166,32 @@ class Gate:
     @property
     def aborted_ids(self) -> list[int]:
         return [checkpoint_id for checkpoint_id, _ in self.aborted]
+
+
+def _in_words(order: BarrierOrder) -> str:
+    match order:
+        case BeginAlignment(checkpoint_id):
+            return f"begin {checkpoint_id}"
+        case InitInputs(barrier):
+            return f"init {barrier.checkpoint_id}"
+        case StartInputs(barrier):
+            return f"start {barrier.checkpoint_id}"
+        case TriggerCheckpointOnBarrier(barrier):
+            return f"trigger {barrier.checkpoint_id}" + " unaligned" * barrier.options.is_unaligned
+        case StopInputs(checkpoint_id):
+            return f"stop {checkpoint_id}"
+        case CompleteInputs(checkpoint_id):
+            return f"complete {checkpoint_id}"
+        case ResumeChannels(channels):
+            return "resume " + " ".join(str(channel) for _, channel in channels)
+        case PrioritizeBarrier(_, (_, channel), sequence_number):
+            return f"prioritize {channel}#{sequence_number}"
+        case StartTimer(_, delay_ms):
+            return f"timer {delay_ms}"
+        case AbortCheckpoint(checkpoint_id, reason):
+            return f"abort {checkpoint_id} {reason.name}"
+        case _:
+            raise AssertionError(order)
 
 
 def _indexes(channels: Iterable[Channel]) -> set[int]:

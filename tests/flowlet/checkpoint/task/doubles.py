@@ -1,43 +1,28 @@
 """Stand-ins for the parts with which a subtask's checkpoints talk."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any, cast
 
-from flowlet.checkpoint.task.barrier_orders import CheckpointError
-from flowlet.checkpoint.task.operator_snapshots import CheckpointStatistics
-from flowlet.checkpoint.task.snapshots import (
-    AlignmentMetrics,
-    OperatorSnapshotFuture,
-    OperatorState,
-    SubtaskState,
-)
+from flowlet.checkpoint.task.barrier_orders import ChannelFinished, CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.snapshots import AlignmentMetrics, OperatorSnapshotFuture, OperatorState
+from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
-from flowlet.mailbox.task_mailbox import TaskMailbox
-from flowlet.messages.control_messages import CheckpointDurations
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, TaskMailbox
 from flowlet.task.checkpoint_wiring import TaskOutputs
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceClosedError
-from netstack.gate.gate_channels import BufferOrEvent, EndOfDataStatus
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions, EndOfPartition, Event
+from netstack.gate.gate_channels import BufferOrEvent
+from netstack.partition.channel_state import InputChannelInfo
+from netstack.wire.events import CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, EndOfPartition, Event
 from netstack.wire.messages import DataType
-from tests.netstack.gate.manual_timers import Due
-
-
-class ManualTimers:
-    """Timers that fire when the test says so."""
-
-    def __init__(self) -> None:
-        self.armed: list[tuple[float, Callable[[], None]]] = []
-
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Due:
-        entry = (delay_s * 1000, call)
-        self.armed.append(entry)
-        return Due(self.armed, entry)
-
-    def fire(self) -> None:
-        self.armed.pop(0)[1]()
+from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.in_memory_store import RecordingResponder
+from tests.netstack.gate.manual_timers import ManualTimers
 
 
 class Clock:
@@ -107,16 +92,11 @@ class RecordingInput:
 class ScriptedGate(RecordingInput):
     """A gate that yields the items that it is given; priority events first."""
 
-    next_is_data = False
-    next_is_event = False
-
     def __init__(self, num_channels: int) -> None:
         super().__init__()
         self.num_channels = num_channels
         self.acknowledged: list[int] = []
-        self.sent: list[Event] = []
         self.is_closed = False
-        self.is_requested = False
         self._ended: set[int] = set()
         self._priority: deque[tuple[int, Event]] = deque()
         self._rest: deque[tuple[int, Event | NetworkBuffer]] = deque()
@@ -145,10 +125,6 @@ class ScriptedGate(RecordingInput):
     def unfinished_channels(self) -> list[int]:
         return [each for each in range(self.num_channels) if each not in self._ended]
 
-    @property
-    def end_of_data_status(self) -> EndOfDataStatus:
-        return EndOfDataStatus.NOT_END_OF_DATA
-
     def available_future(self) -> AvailabilityFuture:
         return self._availability.future
 
@@ -174,41 +150,18 @@ class ScriptedGate(RecordingInput):
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
         """Data up to the next event, whichever channels it is of."""
-        found = self.poll_data(max_items)
-        if not found:
-            single = self.poll_next()
-            return [] if single is None else [single]
-        return found
-
-    def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
         found: list[BufferOrEvent] = []
-        while (
-            len(found) < max_buffers
-            and not self._priority
-            and self._rest
-            and isinstance(self._rest[0][1], NetworkBuffer)
-        ):
+        while self._rest and isinstance(self._rest[0][1], NetworkBuffer) and len(found) < max_items:
             item = self.poll_next()
             assert item is not None, "there was something"
             found.append(item)
-        return found
-
-    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        while (item := self.poll_next()) is None and not self.is_finished:
-            is_available = threading.Event()
-            self.available_future().add_done_callback(is_available.set)
-            if not is_available.wait(timeout_s):
-                raise TimeoutError
-        return item
-
-    def request_partitions(self) -> None:
-        self.is_requested = True
+        if found:
+            return found
+        single = self.poll_next()
+        return [] if single is None else [single]
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
         self.acknowledged.append(channel_index)
-
-    def send_task_event(self, event: Event) -> None:
-        self.sent.append(event)
 
     def close(self) -> None:
         self.is_closed = True
@@ -224,27 +177,6 @@ class ScriptedGate(RecordingInput):
         pending = helper.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
-
-
-class RecordingResponder:
-    """The coordinator of the job."""
-
-    statistics = CheckpointStatistics()
-
-    def __init__(self) -> None:
-        self.acknowledged: list[tuple[int, CheckpointDurations, SubtaskState]] = []
-        self.declined: list[CheckpointError] = []
-
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointDurations, state: SubtaskState) -> None:
-        self.acknowledged.append((checkpoint_id, metrics, state))
-
-    def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
-        assert error.checkpoint_id == checkpoint_id
-        self.declined.append(error)
-
-    @property
-    def acknowledged_ids(self) -> list[int]:
-        return [checkpoint_id for checkpoint_id, _, _ in self.acknowledged]
 
 
 class RecordingChain:
@@ -313,3 +245,128 @@ class Mailbox:
         while self.executor.try_yield():
             count += 1
         return count
+
+
+class CheckpointedTask:
+    """The checkpoints of a task that only notes what is asked of it: of a source, or of one with two gates of
+    ``num_channels`` channels each; the pool runs when the test says so.
+    """
+
+    def __init__(self, num_channels: int = 0, *, max_concurrent: int = 1, outputs: TaskOutputs | None = None) -> None:
+        self.log: list[tuple[object, ...]] = []
+        self.chain = RecordingChain(self.log)
+        self.writer = InMemoryChannelStateWriter()
+        self.responder = RecordingResponder()
+        self.timers = ManualTimers()
+        self.clock = Clock()
+        self.mailbox = Mailbox()
+        self.pool: list[Callable[[], None]] = []
+        self.is_running = True
+        self.leftover = b""  # in the deserializers, when an unaligned checkpoint begins
+        self.checkpoints = TaskCheckpoints(
+            "task",
+            cast(Any, self.chain),
+            outputs or RecordingOutputs(self.log),
+            self.writer,
+            self.responder,
+            self.pool.append,
+            self.timers.call_later,
+            self.mailbox.executor,
+            MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
+            is_running=lambda: self.is_running,
+            prepare_inputs=self._prepare_inputs,
+            max_concurrent=max_concurrent,
+            clock_ns=self.clock.now_ns,
+            wall_ms=self.clock.wall_ms,
+        )
+        self.gates = [ScriptedGate(num_channels) for _ in range(2)] if num_channels else []
+        if num_channels:
+            machine = SingleCheckpointBarrierHandler(2 * num_channels)
+            gates = cast(Any, self.gates)
+            self.handler = CheckpointBarrierHandler(machine, gates, self.checkpoints, self.timers.call_later)
+            self.checkpoints.attach(gates, self.handler)
+
+    def _prepare_inputs(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
+        if self.leftover:
+            leftover = NetworkBuffer.unpooled(self.leftover, DataType.DATA_BUFFER)
+            writer.add_input_data(checkpoint_id, InputChannelInfo(0, 0), [leftover])
+
+    def take(self, barrier: CheckpointBarrier) -> None:
+        """The barrier has come on all channels, which took 2 ms and 3 bytes."""
+        self.checkpoints.init_inputs(barrier.checkpoint_id, barrier.options)
+        self.checkpoints.checkpoint_state(barrier, AlignmentMetrics(1, 2_000_000, 3))
+
+    def trigger(self, checkpoint_id: int, options: CheckpointOptions = CheckpointOptions()) -> bool:  # noqa: B008  # frozen
+        """The JobManager triggers a checkpoint; whether it was begun."""
+        future = self.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 990, options))
+        self.mailbox.run()
+        return future.result(0)
+
+    def play(self, *steps: str) -> "CheckpointedTask":
+        """Each step is what happens and, behind an arrow, what its operators, outputs and coordinator hear then.
+
+        ``aligned 1``, ``unaligned 1``, ``timeoutable 1``: the barrier has come on all channels; ``inputs 1``: the data
+        in flight is complete; ``abort 1`` and ``complete 1``: notifications; ``give-up 1``: the inputs do; ``pool``: it
+        runs; ``timer``: it rings.
+        """
+        for step in steps:
+            what, _, expected = step.partition("->")
+            before = [len(each) for each in self._heard()]
+            self._happen(*what.split())
+            heard = [each[num:] for each, num in zip(self._heard(), before, strict=True)]
+            assert "; ".join(words for each in heard for words in each) == expected.strip(), step
+        return self
+
+    def _happen(self, what: str, number: str = "0") -> None:
+        checkpoint_id = int(number)
+        match what:
+            case "pool":
+                self.run_pool()
+            case "timer":
+                self.timers.ring()
+            case "inputs":
+                self.checkpoints.complete_inputs(checkpoint_id)
+            case "abort":
+                self.checkpoints.notify_checkpoint_aborted(checkpoint_id)
+            case "complete":
+                self.checkpoints.notify_checkpoint_complete(checkpoint_id)
+            case "give-up":
+                error = CheckpointError(checkpoint_id, CheckpointFailureReason.CANCELLATION_BARRIER)
+                self.checkpoints.abort_checkpoint_on_barrier(checkpoint_id, error)
+            case "close":
+                self.checkpoints.close()
+            case _:
+                make = {"aligned": aligned, "unaligned": unaligned, "timeoutable": timeoutable}[what]
+                self.take(make(checkpoint_id))
+
+    def _heard(self) -> list[list[str]]:
+        """Return all that was heard so far: in the log, as acknowledgements, as declines, and what was discarded."""
+        return [
+            [_in_words(*call) for call in self.log],
+            [f"acknowledge {each}" for each in self.responder.acknowledged_ids],
+            [f"decline {checkpoint_id} {reason.name}" for checkpoint_id, reason in self.reasons],
+            [f"discard {name}" for name in self.chain.discarded],
+        ]
+
+    def end(self, gate: int, channel: int) -> None:
+        self.gates[gate].add(channel, EndOfPartition())
+        self.gates[gate].poll_next()
+        self.handler.handle(ChannelFinished((gate, channel)))
+
+    def run_pool(self) -> None:
+        while self.pool:
+            self.pool.pop(0)()
+
+    @property
+    def reasons(self) -> list[tuple[int, CheckpointFailureReason]]:
+        return [(error.checkpoint_id, error.reason) for error in self.responder.declined]
+
+
+def _in_words(what: object, of: object, is_priority: object = False) -> str:
+    match of:
+        case CheckpointBarrier():
+            return f"{'overtaking ' * bool(is_priority)}barrier {of.checkpoint_id}"
+        case CancelCheckpointMarker():
+            return f"cancellation {of.checkpoint_id}"
+        case _:
+            return f"{what} {of}"

@@ -23,7 +23,8 @@ from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier
 from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.task.doubles import Clock, ManualTimers, RecordingInput, RecordingListener
+from tests.flowlet.checkpoint.task.doubles import Clock, RecordingInput, RecordingListener
+from tests.netstack.gate.manual_timers import ManualTimers
 
 NS = 1_000_000
 
@@ -31,13 +32,18 @@ NS = 1_000_000
 class Fixture:
     """Two gates, of two channels and of one."""
 
-    def __init__(self, mode: BarrierMode = BarrierMode.ALTERNATING, num_channels: int = 3) -> None:
+    def __init__(
+        self,
+        mode: BarrierMode = BarrierMode.ALTERNATING,
+        num_channels: int = 3,
+        machine: CheckpointBarrierTracker | None = None,
+    ) -> None:
         self.clock = Clock()
         self.listener = RecordingListener()
         self.timers = ManualTimers()
         self.inputs = [RecordingInput(), RecordingInput()]
         self.handler = CheckpointBarrierHandler(
-            SingleCheckpointBarrierHandler(num_channels, mode),
+            machine or SingleCheckpointBarrierHandler(num_channels, mode),
             cast(Any, self.inputs),
             cast(Any, self.listener),
             self.timers.call_later,
@@ -61,7 +67,7 @@ def test_orders_go_to_the_gate_of_the_channel() -> None:
 
 
 def test_an_unaligned_checkpoint_starts_and_stops_every_gate() -> None:
-    """TestMetrics of unaligned ones, too: alignment goes on after the snapshot, in the metrics that it has."""
+    """Alignment goes on after the snapshot, in the metrics that it has."""
     fixture = Fixture()
     fixture.clock.ms = 1_010
     fixture.barriers(unaligned(1, 1_000), (0, 0))
@@ -99,9 +105,7 @@ def test_an_aligned_snapshot_knows_how_long_alignment_took() -> None:
 
 
 def test_an_unaligned_snapshot_on_the_last_barrier_is_no_part_of_the_alignment() -> None:
-    """The time that a snapshot takes when the last barrier has arrived is not counted as alignment, as in a task with
-    one channel.
-    """
+    """The time that a snapshot takes when the last barrier has come is not alignment, as with one channel."""
     fixture = Fixture(num_channels=1)
     taken = fixture.listener.trigger_checkpoint_on_barrier
 
@@ -118,19 +122,12 @@ def test_an_unaligned_snapshot_on_the_last_barrier_is_no_part_of_the_alignment()
 
 def test_the_metrics_are_those_of_the_checkpoint() -> None:
     """In at-least-once mode the older of two checkpoints does not report the newer one's alignment."""
-    clock, listener = Clock(), RecordingListener()
-    handler = CheckpointBarrierHandler(
-        CheckpointBarrierTracker(2),
-        cast(Any, [RecordingInput()]),
-        cast(Any, listener),
-        ManualTimers().call_later,
-        clock_ns=clock.now_ns,
-        wall_ms=clock.wall_ms,
-    )
-    for checkpoint_id, channel in ((1, 0), (2, 0), (1, 1), (2, 1)):
-        handler.handle(BarrierReceived((0, channel), aligned(checkpoint_id, 990)))
+    fixture = Fixture(machine=CheckpointBarrierTracker(2))
 
-    assert [listener.alignments[each].start_delay_ms for each in (1, 2)] == [0, 10]
+    for checkpoint_id, channel in ((1, 0), (2, 0), (1, 1), (2, 1)):
+        fixture.barriers(aligned(checkpoint_id, 990), (0, channel))
+
+    assert [fixture.listener.alignments[each].start_delay_ms for each in (1, 2)] == [0, 10]
 
 
 def test_an_aborted_alignment_counts_for_nothing() -> None:
@@ -160,20 +157,19 @@ def test_the_timer_makes_announced_barriers_overtake() -> None:
     fixture = Fixture()
     fixture.clock.ms = 4
     fixture.handler.handle(BarrierAnnounced((0, 1), timeoutable(1), 9))
-    assert [delay for delay, _ in fixture.timers.armed] == [6]
+    assert fixture.timers.delays_ms == [6]
 
-    fixture.timers.fire()
+    fixture.timers.ring()
 
     assert fixture.inputs[0].calls == [("prioritize", 1, 9)]
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel", "close"])
 def test_no_timer_is_left_behind(end: str) -> None:
-    """TestNoActiveTimerAfterClose and its relatives."""
     fixture = Fixture()
     fixture.clock.ms = 0
     fixture.barriers(timeoutable(1), (0, 0))
-    assert len(fixture.timers.armed) == 1
+    assert fixture.timers.num_due == 1
 
     match end:
         case "complete":
@@ -183,7 +179,7 @@ def test_no_timer_is_left_behind(end: str) -> None:
         case _:
             fixture.handler.close()
 
-    assert fixture.timers.armed == []
+    assert fixture.timers.num_due == 0
 
 
 def test_after_the_close_nothing_is_handled() -> None:
@@ -211,15 +207,12 @@ def test_a_newer_barrier_in_a_channel_declines_the_checkpoint() -> None:
 
 def test_a_checkpoint_that_is_refused_with_its_last_barrier_is_not_completed() -> None:
     """The only channel's barrier and an input that refuses come at once."""
-    listener, gate = RecordingListener(), RecordingInput()
-    handler = CheckpointBarrierHandler(
-        SingleCheckpointBarrierHandler(1), cast(Any, [gate]), cast(Any, listener), ManualTimers().call_later
-    )
-    gate.error = CheckpointSubsumedError("newer")
+    fixture = Fixture(num_channels=1)
+    fixture.inputs[0].error = CheckpointSubsumedError("newer")
 
-    handler.handle(BarrierReceived((0, 0), unaligned(1)))
+    fixture.barriers(unaligned(1), (0, 0))
 
-    assert listener.calls == [("init", 1), ("abort", 1)]
+    assert fixture.listener.calls == [("init", 1), ("abort", 1)]
 
 
 def test_an_announced_barrier_that_is_not_the_last_one_declines_the_checkpoint() -> None:
@@ -227,7 +220,7 @@ def test_an_announced_barrier_that_is_not_the_last_one_declines_the_checkpoint()
     fixture.handler.handle(BarrierAnnounced((0, 1), timeoutable(1), 9))
     fixture.inputs[0].error = LocalProtocolError("9 is not the last barrier")
 
-    fixture.timers.fire()
+    fixture.timers.ring()
 
     assert fixture.listener.calls == [("abort", 1)]
 

@@ -11,6 +11,7 @@ from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrier
 from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import RemoteProtocolError
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
@@ -23,7 +24,8 @@ from netstack.wire.events import (
     StopMode,
 )
 from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.task.doubles import Mailbox, ManualTimers, RecordingListener, ScriptedGate
+from tests.flowlet.checkpoint.task.doubles import Mailbox, RecordingListener, ScriptedGate
+from tests.netstack.gate.manual_timers import ManualTimers
 
 
 class Fixture:
@@ -46,14 +48,39 @@ class Fixture:
             self.mailbox.executor,
         )
 
+    def add(self, *items: Event | bytes) -> None:
+        """Add items of channel 0."""
+        for item in items:
+            self.raw.add(0, item)
+
+    def keep(self, *items: Event | bytes) -> None:
+        """Add items of channel 0, each with a notification of priority that comes too late and brings it to light."""
+        for item in items:
+            self.raw.add(0, item)
+            self.raw.pretend_priority()
+            self.mailbox.run()
+
+    def bring_priority(self, channel: int, event: Event) -> None:
+        """An event overtakes what the gate has; a mail takes it out."""
+        self.raw.add_priority(channel, event)
+        assert self.mailbox.run() == 1
+
+    def poll(self) -> list[object]:
+        """Poll once, several items at a time."""
+        return [self._content(item) for item in self.gate.poll_many(8)]
+
     def poll_all(self) -> list[object]:
         found: list[object] = []
         while (item := self.gate.poll_next()) is not None:
-            found.append(item.event)
-            if item.buffer is not None:
-                found[-1] = bytes(item.buffer.view)
-                item.buffer.recycle()
+            found.append(self._content(item))
         return found
+
+    def _content(self, item: BufferOrEvent) -> object:
+        if item.buffer is None:
+            return item.event
+        content = bytes(item.buffer.view)
+        item.buffer.recycle()
+        return content
 
 
 def test_barriers_are_handled_and_the_caller_sees_everything() -> None:
@@ -91,16 +118,6 @@ def test_the_end_of_a_partition_counts_for_the_checkpoint() -> None:
     assert fixture.listener.calls == [("trigger", 1), ("complete", 1)]
 
 
-def test_the_gate_is_finished_after_the_last_end() -> None:
-    fixture = Fixture(num_channels=1)
-    fixture.raw.add(0, EndOfPartition())
-    assert not fixture.gate.is_finished
-
-    fixture.poll_all()
-
-    assert fixture.gate.is_finished
-
-
 def test_only_barriers_can_be_announced() -> None:
     fixture = Fixture()
     fixture.raw.add_priority(0, EventAnnouncement(1, EndOfPartition()))
@@ -115,16 +132,13 @@ def test_only_barriers_can_be_announced() -> None:
 def test_several_buffers_come_up_to_the_next_event_which_comes_alone() -> None:
     """No caller looks at a barrier before the data in front of it was processed, and no later data comes with it."""
     fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
-    for item in (b"one", b"two", aligned(1), b"three"):
-        fixture.raw.add(0, item)
+    fixture.add(b"one", b"two", aligned(1), b"three")
 
-    polled = [fixture.gate.poll_many(8)]
+    assert fixture.poll() == [b"one", b"two"]
     assert fixture.listener.calls == []
-    polled += [fixture.gate.poll_many(8), fixture.gate.poll_many(8), fixture.gate.poll_many(8)]
+    assert [fixture.poll(), fixture.poll(), fixture.poll()] == [[aligned(1)], [b"three"], []]
 
     assert fixture.listener.calls == [("trigger", 1), ("complete", 1)]
-    found = [[item.event if item.buffer is None else bytes(item.buffer.view) for item in items] for items in polled]
-    assert found == [[b"one", b"two"], [aligned(1)], [b"three"], []]
 
 
 def test_all_that_is_polled_at_once_while_a_channel_stands_still_counts_for_the_alignment() -> None:
@@ -132,7 +146,7 @@ def test_all_that_is_polled_at_once_while_a_channel_stands_still_counts_for_the_
     for channel, item in ((0, aligned(1)), (1, b"one"), (1, b"three"), (1, aligned(1))):
         fixture.raw.add(channel, item)
 
-    while fixture.gate.poll_many(8):
+    while fixture.poll():
         pass
 
     assert fixture.listener.alignments[1].bytes_processed == len(b"onethree")
@@ -140,15 +154,10 @@ def test_all_that_is_polled_at_once_while_a_channel_stands_still_counts_for_the_
 
 def test_what_is_kept_comes_first_and_one_by_one() -> None:
     fixture = Fixture(num_channels=1)
-    for data in (b"one", b"two"):
-        fixture.raw.add(0, data)
-        fixture.raw.pretend_priority()
-        fixture.mailbox.run()
-    fixture.raw.add(0, b"three")
+    fixture.keep(b"one", b"two")
+    fixture.add(b"three")
 
-    polled = [[bytes(item.buffer.view) for item in fixture.gate.poll_many(8) if item.buffer] for _ in range(4)]
-
-    assert polled == [[b"one"], [b"two"], [b"three"], []]
+    assert [fixture.poll() for _ in range(4)] == [[b"one"], [b"two"], [b"three"], []]
 
 
 def test_an_aligned_barrier_waits_for_data_that_was_polled_before_it_and_is_not_processed() -> None:
@@ -156,10 +165,8 @@ def test_an_aligned_barrier_waits_for_data_that_was_polled_before_it_and_is_not_
     fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
     unprocessed = {0}
     fixture.gate.reads_ahead(unprocessed.__contains__)
-    fixture.raw.add(0, aligned(1))
-    fixture.raw.pretend_priority()
 
-    fixture.mailbox.run()
+    fixture.keep(aligned(1))
     assert fixture.listener.calls == []
     unprocessed.clear()
     assert fixture.poll_all() == [aligned(1)]
@@ -173,11 +180,10 @@ def test_an_aligned_barrier_waits_for_data_that_was_polled_before_it_and_is_not_
 def test_a_priority_barrier_does_not_wait_for_the_default_action() -> None:
     """A mail takes it out, before the data that came first; the data is still there."""
     fixture = Fixture()
-    fixture.raw.add(0, b"data")
+    fixture.add(b"data")
 
     fixture.raw.add_priority(0, unaligned(1))
-    fixture.raw.add_priority(1, unaligned(1))
-    assert fixture.mailbox.run() == 1
+    fixture.bring_priority(1, unaligned(1))
 
     assert fixture.listener.calls == [("init", 1), ("unaligned", 1), ("complete", 1)]
     assert fixture.poll_all() == [b"data"]
@@ -185,37 +191,30 @@ def test_a_priority_barrier_does_not_wait_for_the_default_action() -> None:
 
 def test_priority_events_are_watched_again_after_each_mail() -> None:
     fixture = Fixture()
-    for checkpoint_id in (1, 2, 3):
-        fixture.raw.add_priority(0, unaligned(checkpoint_id))
-        assert fixture.mailbox.run() == 1
 
-    assert [call for call in fixture.listener.calls if call[0] == "unaligned"] == [
-        ("unaligned", each) for each in (1, 2, 3)
-    ]
+    for checkpoint_id in (1, 2, 3):
+        fixture.bring_priority(0, unaligned(checkpoint_id))
+
+        assert fixture.listener.calls[-1] == ("unaligned", checkpoint_id)
 
 
 def test_an_announcement_is_taken_by_mail_and_the_timer_lets_the_barrier_overtake() -> None:
     fixture = Fixture()
-    fixture.raw.add_priority(1, EventAnnouncement(5, timeoutable(1)))
-    fixture.mailbox.run()
+    fixture.bring_priority(1, EventAnnouncement(5, timeoutable(1)))
 
-    fixture.timers.fire()
+    fixture.timers.ring()
 
     assert fixture.raw.calls == [("prioritize", 1, 5)]
 
 
 def test_a_barrier_whose_alignment_timed_out_overtakes_what_was_polled_too() -> None:
-    """The barrier's checkpoint keeps that data; waiting for a slow function would last as long as the
-    alignment that timed out.
-    """
+    """Its checkpoint keeps that data; waiting for a slow function would last as long as the alignment."""
     fixture = Fixture(num_channels=1)
     fixture.gate.reads_ahead({0}.__contains__)
-    fixture.raw.add_priority(0, EventAnnouncement(5, timeoutable(1)))
-    fixture.mailbox.run()
-    fixture.timers.fire()
+    fixture.bring_priority(0, EventAnnouncement(5, timeoutable(1)))
+    fixture.timers.ring()
 
-    fixture.raw.add_priority(0, timeoutable(1))
-    fixture.mailbox.run()
+    fixture.bring_priority(0, timeoutable(1))
 
     assert fixture.listener.calls == [("init", 1), ("unaligned", 1), ("complete", 1)]
 
@@ -224,53 +223,45 @@ def test_a_poll_that_is_faster_than_the_mail() -> None:
     """The mail finds nothing with priority, and takes no data away."""
     fixture = Fixture()
     fixture.raw.add_priority(0, unaligned(1))
-    fixture.raw.add(0, b"data")
+    fixture.add(b"data")
 
     assert fixture.gate.poll_next() is not None
     fixture.mailbox.run()
 
     assert fixture.poll_all() == [b"data"]
-    fixture.raw.add_priority(1, unaligned(1))
-    assert fixture.mailbox.run() == 1, "still watched"
-
-
-def test_data_that_a_late_notification_brings_to_light_is_kept() -> None:
-    """FLINK-20145: the event was polled before the notification; the data comes with the next poll, and keeps the gate
-    available.
-    """
-    fixture = Fixture(num_channels=1)
-    fixture.raw.add(0, b"one")
-    fixture.raw.add(0, EndOfPartition())
-    fixture.raw.pretend_priority()
-    fixture.mailbox.run()
-    assert fixture.gate.available_future().is_done
-
-    first = fixture.gate.poll_next()
-
-    assert first is not None
-    assert first.buffer is not None
-    first.buffer.recycle()
-    assert not fixture.gate.is_finished
-    assert fixture.poll_all() == [EndOfPartition()]
+    fixture.bring_priority(1, unaligned(1))  # still watched
 
 
 def test_a_gate_with_kept_items_is_available_and_not_finished() -> None:
-    """The gate behind has no more data, and has ended."""
+    """FLINK-20145: an event was polled before its notification, which then brings data or an end to light; those come
+    with the next poll.  ``more_available`` stays set meanwhile, so that a reader that relies on it goes on polling.
+    """
     fixture = Fixture(num_channels=1)
-    fixture.raw.add(0, b"one")
-    fixture.raw.pretend_priority()
-    fixture.mailbox.run()
+    fixture.keep(b"one", b"two")
     assert fixture.gate.available_future().is_done
-    assert fixture.poll_all() == [b"one"]
+    first, second = fixture.gate.poll_next(), fixture.gate.poll_next()
+    assert first is not None
+    assert first.more_available
+    assert second is not None
+    assert not second.more_available
     assert not fixture.gate.available_future().is_done
 
-    fixture.raw.add(0, EndOfPartition())
-    fixture.raw.pretend_priority()
-    fixture.mailbox.run()
+    fixture.keep(EndOfPartition())
 
     assert not fixture.gate.is_finished
     assert fixture.poll_all() == [EndOfPartition()]
     assert fixture.gate.is_finished
+
+
+def test_data_is_kept_in_front_of_the_end_of_its_partition() -> None:
+    fixture = Fixture(num_channels=1)
+    fixture.add(b"one", EndOfPartition())
+    fixture.raw.pretend_priority()
+    fixture.mailbox.run()
+
+    assert fixture.poll() == [b"one"]
+    assert not fixture.gate.is_finished
+    assert fixture.poll_all() == [EndOfPartition()]
 
 
 def test_priority_events_overtake_other_mails() -> None:
@@ -284,30 +275,9 @@ def test_priority_events_overtake_other_mails() -> None:
     assert order == [2]
 
 
-def test_kept_items_are_all_announced() -> None:
-    """``more_available`` stays set while kept items are left, so that a reader that relies on it goes on polling."""
-    fixture = Fixture(num_channels=1)
-    for data in (b"one", b"two"):
-        fixture.raw.add(0, data)
-        fixture.raw.pretend_priority()
-        fixture.mailbox.run()
-
-    first, second = fixture.gate.poll_next(), fixture.gate.poll_next()
-
-    assert first is not None
-    assert second is not None
-    assert first.more_available
-    assert not second.more_available
-    for item in (first, second):
-        assert item.buffer is not None
-        item.buffer.recycle()
-
-
 def test_what_is_kept_is_given_back_by_the_close() -> None:
     fixture = Fixture(num_channels=1)
-    fixture.raw.add(0, b"one")
-    fixture.raw.pretend_priority()
-    fixture.mailbox.run()
+    fixture.keep(b"one")
 
     fixture.gate.close()
 
@@ -315,7 +285,7 @@ def test_what_is_kept_is_given_back_by_the_close() -> None:
 
 
 def test_a_priority_event_before_the_close_is_harmless() -> None:
-    """testPriorityBeforeClose: the mail comes when the gate is closed, and does not post itself for ever."""
+    """The mail comes when the gate is closed, and does not post itself for ever."""
     fixture = Fixture()
     fixture.raw.add_priority(0, unaligned(1))
 
@@ -336,7 +306,7 @@ def test_a_closed_mailbox_takes_no_notice() -> None:
     assert fixture.listener.calls == []
 
 
-# ---------------------------------------------------------------- recovery
+# ---------------------------------------------------------------- the rest of the contract
 
 
 def test_without_recovery_a_producer_goes_on_at_once() -> None:
@@ -348,9 +318,6 @@ def test_without_recovery_a_producer_goes_on_at_once() -> None:
     assert fixture.raw.calls == [("resume", 1)]
 
 
-# ---------------------------------------------------------------- the rest of the contract
-
-
 def test_every_channel_needs_a_name() -> None:
     fixture = Fixture()
 
@@ -359,14 +326,9 @@ def test_every_channel_needs_a_name() -> None:
 
 
 def test_nothing_overtakes_what_is_kept_except_unaligned_barriers() -> None:
-    """An aligned barrier or an end behind kept data waits with it; otherwise a snapshot without that data would be
-    taken.
-    """
+    """An aligned barrier or an end behind kept data waits with it; else a snapshot would lack that data."""
     fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
-    for item in (b"one", aligned(1), EndOfPartition()):
-        fixture.raw.add(0, item)
-        fixture.raw.pretend_priority()
-        fixture.mailbox.run()
+    fixture.keep(b"one", aligned(1), EndOfPartition())
     assert fixture.listener.calls == []
     assert fixture.gate.kept_in_flight(0) == [b"one"]
 
@@ -378,12 +340,9 @@ def test_nothing_overtakes_what_is_kept_except_unaligned_barriers() -> None:
 
 def test_an_unaligned_barrier_overtakes_what_is_kept_which_is_in_flight_then() -> None:
     fixture = Fixture(num_channels=1, mode=BarrierMode.UNALIGNED)
-    fixture.raw.add(0, b"one")
-    fixture.raw.pretend_priority()
-    fixture.mailbox.run()
+    fixture.keep(b"one")
 
-    fixture.raw.add_priority(0, unaligned(1))
-    fixture.mailbox.run()
+    fixture.bring_priority(0, unaligned(1))
 
     assert ("unaligned", 1) in fixture.listener.calls
     assert fixture.gate.kept_in_flight(0) == [b"one"]

@@ -7,18 +7,13 @@ that barriers overtook.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
 
 import pytest
 
-from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot
-from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
-from flowlet.mailbox.mailbox_processor import MailboxExecutor
-from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from flowlet.task.checkpoint_wiring import TaskOutputs
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
@@ -32,25 +27,19 @@ from netstack.wire.events import (
     deserialize_event,
 )
 from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.task.doubles import Clock, Mailbox, ManualTimers, RecordingChain
-from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore, MeasuringResponder
+from tests.flowlet.checkpoint.task.doubles import CheckpointedTask
 from tests.flowlet.task.local_network import LocalNetwork
 
 
-class Task:
+class Task(CheckpointedTask):
     """Reads both producers and copies every buffer to its own partition."""
 
     def __init__(self, network: LocalNetwork, *, supports_unaligned: bool = True) -> None:
-        self.clock = Clock()
-        self.timers = ManualTimers()
-        self.mailbox = Mailbox()
-        self.store = InMemoryCheckpointStore()
-        self.writer = InMemoryChannelStateWriter()
-        self.pool: list[Callable[[], None]] = []
+        self.partition = network.partition()
+        super().__init__(outputs=TaskOutputs([(self.partition, supports_unaligned)], self._flush))
         self.seen: list[bytes | Event] = []
         self.num_flushes = 0
         self.producers = [network.partition(), network.partition()]
-        self.partition = network.partition()
         for partition in (*self.producers, self.partition):
             partition.set_channel_state_writer(self.writer)
         raw = SingleInputGate("task")
@@ -59,29 +48,12 @@ class Task:
             channel = LocalInputChannel(raw, index, producer.partition_id, 0, network.manager)
             channel.set_channel_state_writer(self.writer, InputChannelInfo(0, index))
             raw.add_channel(channel)
-        outputs = TaskOutputs([(self.partition, supports_unaligned)], self._flush)
-        responder = MeasuringResponder(self.store.responder_of("v", 0))
-        self.checkpoints = TaskCheckpoints(
-            "task",
-            cast(Any, RecordingChain([])),
-            outputs,
-            self.writer,
-            responder,
-            self.pool.append,
-            self.timers.call_later,
-            self.mailbox.executor,
-            MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
-            wall_ms=self.clock.wall_ms,
+        machine = SingleCheckpointBarrierHandler(2)
+        self.handler = CheckpointBarrierHandler(
+            machine, [raw], self.checkpoints, self.timers.call_later, wall_ms=self.clock.wall_ms
         )
-        handler = CheckpointBarrierHandler(
-            SingleCheckpointBarrierHandler(2),
-            [raw],
-            self.checkpoints,
-            self.timers.call_later,
-            wall_ms=self.clock.wall_ms,
-        )
-        self.checkpoints.attach([raw], handler)
-        self.gate = CheckpointedInputGate(raw, handler, [(0, 0), (0, 1)], self.mailbox.executor)
+        self.checkpoints.attach([raw], self.handler)
+        self.gate = CheckpointedInputGate(raw, self.handler, [(0, 0), (0, 1)], self.mailbox.executor)
         raw.request_partitions()
         self.reader = network.reader(self.partition)
 
@@ -107,11 +79,13 @@ class Task:
                 self.partition.emit_record(data, 0)
             elif item.event is not None:
                 self.seen.append(item.event)
-        while self.pool:
-            self.pool.pop(0)()
+        self.run_pool()
 
-    def channels(self, checkpoint_id: int) -> ChannelStateSnapshot:
-        return self.store.state_of(checkpoint_id, "v", 0).channels
+    @property
+    def channels(self) -> ChannelStateSnapshot:
+        """The data in flight of the only checkpoint."""
+        ((_, _, state),) = self.responder.acknowledged
+        return state.channels
 
     def outcome(self) -> tuple[bytes, list[Event]]:
         """Return everything that the task's own partition holds."""
@@ -126,129 +100,119 @@ class Task:
         return bytes(data), events
 
 
-def test_an_aligned_barrier_stops_its_channel_and_overtakes_nothing() -> None:
+def test_an_aligned_barrier_stops_its_channel_and_overtakes_nothing(network: LocalNetwork) -> None:
     """Data behind the first barrier is read after the snapshot; nothing in flight is kept."""
-    with LocalNetwork() as network:
-        task = Task(network)
-        task.send(0, b"a")
-        task.barrier(0, aligned(1))
-        task.send(0, b"after")
-        task.run()
-        assert task.seen == [b"a", aligned(1)]
+    task = Task(network)
+    task.send(0, b"a")
+    task.barrier(0, aligned(1))
+    task.send(0, b"after")
+    task.run()
+    assert task.seen == [b"a", aligned(1)]
 
-        task.send(1, b"b")
-        task.barrier(1, aligned(1))
-        task.run()
+    task.send(1, b"b")
+    task.barrier(1, aligned(1))
+    task.run()
 
-        assert task.seen == [b"a", aligned(1), b"b", aligned(1), b"after"]
-        assert task.store.num_acknowledged(1) == 1
-        assert task.channels(1).num_bytes == 0
-        assert task.num_flushes == 1
-        assert task.outcome() == (b"ab", [aligned(1)])
-        task.reader.view.resume_consumption()
-        assert task.outcome() == (b"after", [])
+    assert task.seen == [b"a", aligned(1), b"b", aligned(1), b"after"]
+    assert task.channels.num_bytes == 0
+    assert task.num_flushes == 1
+    assert task.outcome() == (b"ab", [aligned(1)])
+    task.reader.view.resume_consumption()
+    assert task.outcome() == (b"after", [])
 
 
-def test_an_unaligned_barrier_leaves_exactly_what_it_overtook_in_the_snapshot() -> None:
+def test_an_unaligned_barrier_leaves_exactly_what_it_overtook_in_the_snapshot(network: LocalNetwork) -> None:
     """The snapshot has the data in the producer's queue before its barrier (kept there), on the other channel until its
     barrier (kept by the task), and in the output.
     """
-    with LocalNetwork() as network:
-        task = Task(network)
-        task.partition.emit_record(b"out", 0)
-        task.send(0, b"overtaken")
-        task.barrier(0, unaligned(1))
-        task.send(0, b"after")
-        task.send(1, b"late")
-        task.run()
-        assert task.store.num_acknowledged(1) == 0, "the other barrier is missing"
-        task.barrier(1, unaligned(1))
-        task.send(1, b"after")
-        task.run()
+    task = Task(network)
+    task.partition.emit_record(b"out", 0)
+    task.send(0, b"overtaken")
+    task.barrier(0, unaligned(1))
+    task.send(0, b"after")
+    task.send(1, b"late")
+    task.run()
+    assert task.responder.acknowledged == [], "the other barrier is missing"
+    task.barrier(1, unaligned(1))
+    task.send(1, b"after")
+    task.run()
 
-        kept = task.channels(1)
-        assert kept.inputs == {(0, 1): (b"late",)}
-        assert kept.outputs[(0, 0)] == (b"out",)
-        data, events = task.outcome()
-        assert events == [unaligned(1)]
-        assert sorted(data) == sorted(b"out" + b"overtaken" + b"after" + b"late" + b"after")
-
-
-def test_a_barrier_that_times_out_in_our_queue_overtakes_there() -> None:
-    """A barrier is aligned at the inputs in time and stuck in the output: the future of the channel state completes
-    with the overtaken data.
-    """
-    with LocalNetwork() as network:
-        task = Task(network)
-        task.send(0, b"x")
-        for producer in (0, 1):
-            task.barrier(producer, timeoutable(1, task.clock.ms))
-        task.run()
-        assert task.store.num_acknowledged(1) == 0, "nobody knows yet what will be in flight"
-
-        task.timers.fire()
-
-        assert task.channels(1).outputs == {(0, 0): (b"x",)}
-        assert task.outcome() == (b"x", [unaligned(1, task.clock.ms)])
+    kept = task.channels
+    assert kept.inputs == {(0, 1): (b"late",)}
+    assert kept.outputs[(0, 0)] == (b"out",)
+    data, events = task.outcome()
+    assert events == [unaligned(1)]
+    assert sorted(data) == sorted(b"out" + b"overtaken" + b"after" + b"late" + b"after")
 
 
-def test_a_barrier_that_is_consumed_in_time_has_nothing_in_flight() -> None:
-    with LocalNetwork() as network:
-        task = Task(network)
-        for producer in (0, 1):
-            task.barrier(producer, timeoutable(1, task.clock.ms))
-        task.run()
+def test_a_barrier_that_times_out_in_our_queue_overtakes_there(network: LocalNetwork) -> None:
+    """The barrier is in time at the inputs and stuck in the output: then the overtaken data is in the snapshot."""
+    task = Task(network)
+    task.send(0, b"x")
+    for producer in (0, 1):
+        task.barrier(producer, timeoutable(1, task.clock.ms))
+    task.run()
+    assert task.responder.acknowledged == [], "nobody knows yet what will be in flight"
 
-        assert task.outcome() == (b"", [timeoutable(1, task.clock.ms)])
+    task.timers.ring()
 
-        assert task.channels(1).num_bytes == 0
+    assert task.channels.outputs == {(0, 0): (b"x",)}
+    assert task.outcome() == (b"x", [unaligned(1, task.clock.ms)])
+
+
+def test_a_barrier_that_is_consumed_in_time_has_nothing_in_flight(network: LocalNetwork) -> None:
+    task = Task(network)
+    for producer in (0, 1):
+        task.barrier(producer, timeoutable(1, task.clock.ms))
+    task.run()
+
+    assert task.outcome() == (b"", [timeoutable(1, task.clock.ms)])
+
+    assert task.channels.num_bytes == 0
 
 
 @pytest.mark.parametrize("make", [unaligned, timeoutable])
-def test_a_pointwise_edge_gets_an_aligned_barrier(make: Callable[[int], CheckpointBarrier]) -> None:
+def test_a_pointwise_edge_gets_an_aligned_barrier(
+    network: LocalNetwork, make: Callable[[int], CheckpointBarrier]
+) -> None:
     """FORCED_ALIGNED: the barrier stays behind the data, and never times out."""
-    with LocalNetwork() as network:
-        task = Task(network, supports_unaligned=False)
-        task.clock.ms = 0
-        task.partition.emit_record(b"out", 0)
-        for producer in (0, 1):
-            task.barrier(producer, make(1))
-        task.run()
-        for _ in list(task.timers.armed):
-            task.timers.fire()
+    task = Task(network, supports_unaligned=False)
+    task.clock.ms = 0
+    task.partition.emit_record(b"out", 0)
+    for producer in (0, 1):
+        task.barrier(producer, make(1))
+    task.run()
+    for _ in range(task.timers.num_due):
+        task.timers.ring()
 
-        data, (event,) = task.outcome()
+    data, (event,) = task.outcome()
 
-        assert data == b"out"
-        assert isinstance(event, CheckpointBarrier)
-        assert event.options.alignment is Alignment.FORCED_ALIGNED
-        assert task.store.num_acknowledged(1) == 1
-
-
-def test_a_cancelled_checkpoint_is_passed_on() -> None:
-    """A cancelled checkpoint releases blocked channels, is passed on to the next tasks, and leaves no data in flight to
-    wait for.
-    """
-    with LocalNetwork() as network:
-        task = Task(network)
-        task.barrier(0, unaligned(1))
-        task.run()
-        task.producers[1].broadcast_event(CancelCheckpointMarker(1))
-        task.send(0, b"a")
-        task.run()
-
-        assert task.seen[-1] == b"a"
-        assert task.outcome() == (b"a", [unaligned(1), CancelCheckpointMarker(1)])
-        assert task.writer.open_checkpoints == []
-        assert list(task.store.declines(1)) == [("v", 0)]
+    assert data == b"out"
+    assert isinstance(event, CheckpointBarrier)
+    assert event.options.alignment is Alignment.FORCED_ALIGNED
+    assert task.responder.acknowledged_ids == [1]
 
 
-def test_local_channels_announce_nothing() -> None:
+def test_a_cancelled_checkpoint_is_passed_on(network: LocalNetwork) -> None:
+    """Blocked channels are released, the next tasks hear of it, and no data in flight is waited for."""
+    task = Task(network)
+    task.barrier(0, unaligned(1))
+    task.run()
+    task.producers[1].broadcast_event(CancelCheckpointMarker(1))
+    task.send(0, b"a")
+    task.run()
+
+    assert task.seen[-1] == b"a"
+    assert task.outcome() == (b"a", [unaligned(1), CancelCheckpointMarker(1)])
+    assert task.writer.open_checkpoints == []
+    assert [error.checkpoint_id for error in task.responder.declined] == [1]
+
+
+def test_local_channels_announce_nothing(network: LocalNetwork) -> None:
     """The producers of local channels time out by themselves; an announcement comes over the network only."""
-    with LocalNetwork() as network:
-        task = Task(network)
-        task.barrier(0, timeoutable(1, task.clock.ms))
+    task = Task(network)
+    task.barrier(0, timeoutable(1, task.clock.ms))
 
-        task.run()
+    task.run()
 
-        assert not any(isinstance(each, EventAnnouncement) for each in task.seen)
+    assert not any(isinstance(each, EventAnnouncement) for each in task.seen)

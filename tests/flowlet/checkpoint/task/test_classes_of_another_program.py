@@ -143,12 +143,11 @@ class Program:
         main = sys.modules["__main__"]
         self.names: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(IMPORTS + classes, "program.py", "exec", dont_inherit=True), self.names)
-        for name, thing in self.names.items():
-            if isinstance(thing, type) and thing.__module__ == "__main__":
-                monkeypatch.setattr(main, name, thing, raising=False)
         self.added = [
             name for name, thing in self.names.items() if isinstance(thing, type) and thing.__module__ == "__main__"
         ]
+        for name in self.added:
+            monkeypatch.setattr(main, name, self.names[name], raising=False)
         self._monkeypatch = monkeypatch
 
     def end(self) -> None:
@@ -164,9 +163,7 @@ Form = Callable[[object], bytes]
 
 @pytest.fixture(params=["today's", "843c7fe's"])
 def encoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Form:
-    """Writes a state in the form of this flowlet, or of the one before, in which classes have only
-    their definitions.
-    """
+    """Writes a state in the form of this flowlet, or of the one before, where classes have only definitions."""
 
     def encode(own: object) -> bytes:
         with monkeypatch.context() as patch:
@@ -198,21 +195,18 @@ def moved(monkeypatch: pytest.MonkeyPatch, encoded: Form, before: str, value: st
 
 def classes_in(value: Any, names: dict[str, Any]) -> None:
     """Assert that every class of the main module in a value is the one that its program has."""
-    match value:
-        case dict():
-            classes_in([*value.keys(), *value.values()], names)
-        case list() | tuple() | frozenset():
-            for each in value:
-                classes_in(each, names)
-        case _:
-            pass
+    if isinstance(value, dict):
+        classes_in([*value.keys(), *value.values()], names)
+    elif isinstance(value, list | tuple | frozenset):
+        for each in value:
+            classes_in(each, names)
     if type(value).__module__ == "__main__":
         found: Any = names[type(value).__qualname__.partition(".")[0]]
         for name in type(value).__qualname__.split(".")[1:]:
             found = getattr(found, name)
         assert type(value) is found, value
         for each in getattr(value, "__dict__", {}).values():
-            classes_in(each, {**names})
+            classes_in(each, names)
 
 
 def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(
@@ -236,91 +230,64 @@ def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(
     assert (found[14].x, found[14].y, found[15].x, found[18].x, found[19].x) == (1, 2, 3, 4, 5)
 
 
+DATA = "@dataclass\nclass A: "
+SLOTS = "@dataclass(frozen=True, slots=True)\nclass A: "
+ATTRS, DICT = "@attrs.define\nclass A: ", "@attrs.define(slots=False)\nclass A: "
+NAMED, STRUCT = "class A(NamedTuple): ", "class A(msgspec.Struct): "
+A_LIST = "b: list = field(default_factory=list)"
+
+
 @pytest.mark.parametrize(
     ("before", "value", "now", "expected"),
     [
-        ("@dataclass\nclass A:\n  a: int", "A(1)", "@dataclass\nclass A:\n  b: int = 7\n  a: int = 0", "A(7, 1)"),
-        (
-            "@dataclass\nclass A:\n  a: int",
-            "A(1)",
-            "@dataclass\nclass A:\n  a: int\n  b: list = field(default_factory=list)",
-            "A(1, [])",
+        pytest.param(DATA + "a: int", "A(1)", DATA + "b: int = 7; a: int = 0", "A(7, 1)", id="a field in front"),
+        pytest.param(DATA + "a: int", "A(1)", f"{DATA}a: int; {A_LIST}", "A(1, [])", id="a list behind"),
+        pytest.param(DATA + "pass", "A()", DATA + A_LIST, "A([])", id="the first field"),
+        pytest.param(SLOTS + "a: int; b: int", "A(1, 2)", SLOTS + "b: int; a: int", "A(2, 1)", id="another order"),
+        pytest.param(SLOTS + "a: int; b: int", "A(1, 2)", DATA + "a: int; b: int", "A(1, 2)", id="slots are gone"),
+        pytest.param(
+            DATA + "a: int; b: int", "A(1, 2)", SLOTS + "a: int; b: int; c: int = 3", "A(1, 2, 3)", id="slots are new"
         ),
-        (
-            "@dataclass\nclass A:\n  pass",
-            "A()",
-            "@dataclass\nclass A:\n  b: list = field(default_factory=list)",
-            "A([])",
+        pytest.param(
+            NAMED + "a: int; b: int", "A(1, 2)", NAMED + "b: int; a: int; c: int = 3", "A(2, 1, 3)", id="NamedTuple"
         ),
-        (
-            "@dataclass(frozen=True, slots=True)\nclass A:\n  a: int\n  b: int",
-            "A(1, 2)",
-            "@dataclass(frozen=True, slots=True)\nclass A:\n  b: int\n  a: int",
-            "A(2, 1)",
+        pytest.param(
+            STRUCT + "a: int; b: int", "A(1, 2)", STRUCT + "b: int; a: int; c: int = 3", "A(2, 1, 3)", id="Struct"
         ),
-        (
-            "@dataclass(frozen=True, slots=True)\nclass A:\n  a: int\n  b: int",
-            "A(1, 2)",
-            "@dataclass\nclass A:\n  a: int\n  b: int",
-            "A(1, 2)",
+        pytest.param(
+            ATTRS + "a: int", "A(1)", ATTRS + "b: list = attrs.Factory(list); a: int = 0", "A([], 1)", id="attrs"
         ),
-        (
-            "@dataclass\nclass A:\n  a: int\n  b: int",
-            "A(1, 2)",
-            "@dataclass(frozen=True, slots=True)\nclass A:\n  a: int\n  b: int\n  c: int = 3",
-            "A(1, 2, 3)",
-        ),
-        (
-            "class A(NamedTuple):\n  a: int\n  b: int",
-            "A(1, 2)",
-            "class A(NamedTuple):\n  b: int\n  a: int\n  c: int = 3",
-            "A(2, 1, 3)",
-        ),
-        (
-            "class A(msgspec.Struct):\n  a: int\n  b: int",
-            "A(1, 2)",
-            "class A(msgspec.Struct):\n  b: int\n  a: int\n  c: int = 3",
-            "A(2, 1, 3)",
-        ),
-        (
-            "@attrs.define\nclass A:\n  a: int",
-            "A(1)",
-            "@attrs.define\nclass A:\n  b: list = attrs.Factory(list)\n  a: int = 0",
-            "A([], 1)",
-        ),
-        (
-            "@attrs.define(slots=False)\nclass A:\n  a: int",
-            "A(1)",
-            "@attrs.define(slots=False)\nclass A:\n  a: int\n  b: int = 2",
-            "A(1, 2)",
-        ),
-        (
-            "class A(Enum):\n  X = auto()\n  Y = auto()",
+        pytest.param(DICT + "a: int", "A(1)", DICT + "a: int; b: int = 2", "A(1, 2)", id="attrs without slots"),
+        pytest.param(
+            "class A(Enum): X = auto(); Y = auto()",
             "[A.X, A.Y]",
-            "class A(Enum):\n  N = auto()\n  Y = auto()\n  X = auto()",
+            "class A(Enum): N = auto(); Y = auto(); X = auto()",
             "[A.X, A.Y]",
+            id="Enum",
         ),
-        ("class A(IntEnum):\n  X = 1\n  Y = 2", "[A.X]", "class A(IntEnum):\n  Z = 3\n  X = 1", "[A.X]"),
-        (
-            "class A(Flag):\n  X = 1\n  Y = 2\n  Z = 4",
-            "A.X | A.Z",
-            "class A(Flag):\n  X = 2\n  Z = 4\n  N = 1",
-            "A.X | A.Z",
+        pytest.param(
+            "class A(IntEnum): X = 1; Y = 2", "[A.X]", "class A(IntEnum): Z = 3; X = 1", "[A.X]", id="IntEnum"
         ),
-        (
-            "@dataclass\nclass A:\n  a: int",
+        pytest.param(
+            "class A(Flag): X = 1; Y = 2; Z = 4",
+            "A.X | A.Z",
+            "class A(Flag): X = 2; Z = 4; N = 1",
+            "A.X | A.Z",
+            id="Flag",
+        ),
+        pytest.param(
+            DATA + "a: int",
             "A(1)",
             "@dataclass\nclass A:\n  b: int\n  def __setstate__(self, state): self.b = state['a'] + 1",
             "A(2)",
+            id="__setstate__",
         ),
     ],
 )
 def test_fields_and_members_go_by_their_names(
     before: str, value: str, now: str, expected: str, monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """Fields that were added have their default, fields in another order their value; members may
-    be added and moved.
-    """
+    """New fields have their default, fields in another order their value; members may be added and moved."""
     found, program = moved(monkeypatch, encoded, before, value, now)
 
     assert found == program.value(expected)
@@ -331,86 +298,78 @@ def test_fields_and_members_go_by_their_names(
 @pytest.mark.parametrize(
     ("before", "value", "now", "said"),
     [
-        (
-            "class A:\n  pass",
+        pytest.param(
+            "class A: pass",
             "A()",
             "",
             "class A of the program is in the state, and is not found by its name: keep it, at the top",
+            id="the class is gone",
         ),
-        (
-            "class A(Enum):\n  X = 1\n  Y = 2",
+        pytest.param(
+            "class A(Enum): X = 1; Y = 2",
             "A.Y",
-            "class A(Enum):\n  X = 1",
+            "class A(Enum): X = 1",
             "class A of the program has no member (Y|2) any more, only X",
+            id="a member is gone",
         ),
-        (
-            "class A(IntEnum):\n  X = 1",
+        pytest.param(
+            "class A(IntEnum): X = 1",
             "A.X",
-            "class A(IntEnum):\n  X = 2",
+            "class A(IntEnum): X = 2",
             "class A of the program has a member X with the value 2, ",
+            id="another value",
         ),
-        (
-            "class A(Flag):\n  X = 1\n  Y = 2",
+        pytest.param(
+            "class A(Flag): X = 1; Y = 2",
             "A.X | A.Y",
-            "class A(Flag):\n  X = 1",
+            "class A(Flag): X = 1",
             "class A of the program has no member Y any more",
+            id="a flag is gone",
         ),
-        (
-            "class A(IntFlag):\n  X = 1\n  Y = 2",
+        pytest.param(
+            "class A(IntFlag): X = 1; Y = 2",
             "A.X",
-            "class A(IntFlag):\n  X = 2",
+            "class A(IntFlag): X = 2",
             "class A of the program has a member X with the value 2",
+            id="a flag has another value",
         ),
-        (
-            "@dataclass\nclass A:\n  a: int",
-            "A(1)",
-            "@dataclass\nclass A:\n  a: int\n  b: int",
-            "class A .* has a new field 'b' without a default",
+        *(
+            pytest.param(
+                f"{kind}a: int",
+                "A(1)",
+                f"{kind}a: int; b: int",
+                "class A .* has a new field 'b' without a default",
+                id=f"{name} with a new field",
+            )
+            for name, kind in (("dataclass", DATA), ("NamedTuple", NAMED), ("Struct", STRUCT), ("attrs", ATTRS))
         ),
-        (
-            "@dataclass\nclass A:\n  a: int",
+        pytest.param(
+            DATA + "a: int",
             "A(1)",
-            "@dataclass\nclass A:\n  b: int = 1",
+            DATA + "b: int = 1",
             "class A .* has no field 'a' any more, .*__setstate__",
+            id="dataclass without the field",
         ),
-        (
-            "class A(NamedTuple):\n  a: int",
+        pytest.param(
+            NAMED + "a: int",
             "A(1)",
-            "class A(NamedTuple):\n  b: int",
+            NAMED + "b: int",
             "class A .* has no field 'a' any more",
+            id="NamedTuple without the field",
         ),
-        (
-            "class A(NamedTuple):\n  a: int",
+        pytest.param(
+            DATA + "a: int",
             "A(1)",
-            "class A(NamedTuple):\n  a: int\n  b: int",
-            "class A .* has a new field 'b' without a default",
-        ),
-        (
-            "class A(msgspec.Struct):\n  a: int",
-            "A(1)",
-            "class A(msgspec.Struct):\n  a: int\n  b: int",
-            "class A .* has a new field 'b' without",
-        ),
-        (
-            "@attrs.define\nclass A:\n  a: int",
-            "A(1)",
-            "@attrs.define\nclass A:\n  a: int\n  b: int",
-            "class A .* has a new field 'b' without",
-        ),
-        (
-            "@dataclass\nclass A:\n  a: int",
-            "A(1)",
-            "class A(Enum):\n  X = 1",
+            "class A(Enum): X = 1",
             "class A .* was of the kind 'dataclass' and is of the kind 'Enum' now",
+            id="another kind",
         ),
     ],
 )
 def test_what_cannot_be_mapped_is_refused_with_class_and_field(
     before: str, value: str, now: str, said: str, monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """State that does not fit the new class is refused, never changed or lost in silence; the error names the operator,
-    too.
-    """
+    """State that does not fit is refused, never changed or lost in silence; the error names the operator, too."""
     with pytest.raises(StateRestoreError, match=f"the state of operator 'count': {said}"):
         moved(monkeypatch, encoded, before, value, now)
 
@@ -454,9 +413,7 @@ def prepared(program: Program, *rows: str) -> CommittableRows:
 def test_rows_that_wait_for_a_commit_are_of_the_classes_of_the_program_that_runs(
     monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """Writers of databases and brokers keep them as pickles in their state, and read them when the checkpoint is
-    complete.
-    """
+    """Writers of databases and brokers keep them as pickles, and read them when the checkpoint is complete."""
     before = "class C(Enum):\n  X = 1\n  Y = 2\n@dataclass\nclass A:\n  a: object"
     former = Program(monkeypatch, before)
     content = encoded([prepared(former, "('id', C.X)", "A(C.Y)", "(7, 'plain')")])
@@ -476,21 +433,17 @@ def test_rows_that_wait_for_a_commit_whose_class_is_gone_are_refused(
     monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
     """The error is raised when the rows are restored, not when the next checkpoint is complete."""
-    former = Program(monkeypatch, "class A:\n  pass")
+    former = Program(monkeypatch, "class A: pass")
     content = encoded([prepared(former, "A()")])
     former.end()
-    Program(monkeypatch, "")
 
-    with pytest.raises(
-        StateRestoreError,
-        match="the state of operator 'count': class A of the program is in the state, and is not found",
-    ):
+    with pytest.raises(StateRestoreError, match="'count': class A of the program is in the state, and is not found"):
         restored(content)
 
 
 def test_keys_that_would_become_other_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A field that counts for ``==`` changes the key group of a key, so that no record would find its state."""
-    former = Program(monkeypatch, "@dataclass(frozen=True)\nclass A:\n  a: int")
+    former = Program(monkeypatch, "@dataclass(frozen=True)\nclass A: a: int")
     key = former.value("A(1)")
     keyed = KeyedStateSnapshot(
         {"seen": StateDescription(StateKind.VALUE, "Any")},
@@ -499,7 +452,7 @@ def test_keys_that_would_become_other_keys_are_refused(monkeypatch: pytest.Monke
     )
     content = encode_state(SubtaskState({"1": OperatorState(keyed=keyed)}))
     former.end()
-    Program(monkeypatch, "@dataclass(frozen=True)\nclass A:\n  a: int\n  b: int = 3")
+    Program(monkeypatch, "@dataclass(frozen=True)\nclass A: a: int; b: int = 3")
 
     with pytest.raises(StateRestoreError, match="'seen': the class of its keys has another name, or other fields"):
         decode_state(content, None, running())

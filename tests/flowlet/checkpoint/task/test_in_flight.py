@@ -38,10 +38,10 @@ from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_p
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, deserialize_event
 from tests.flowlet.checkpoint.task.barriers import timeoutable, unaligned
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain
+from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.test_environment import Node, small_config, start_node
 from tests.waiting import PATIENCE_S, spin_until
 
@@ -82,9 +82,7 @@ class Producer:
         return len(self.sent) < NUM_RECORDS
 
     def send(self, rng: random.Random) -> None:
-        """Send a new record or an earlier one, as it is or by its code, which a reader understands only with the
-        earlier text.
-        """
+        """Send a new record or an earlier one, as it is or by its code, which needs the earlier text."""
         record = f"{self.number}:{len(self.sent)}:".ljust(rng.randrange(MAX_RECORD_BYTES), "x")
         if self.sent and rng.random() < 0.5:
             record = rng.choice(self.sent)
@@ -177,9 +175,7 @@ class Rig:
         return self.task.mailbox_processor.run_mailbox_step()
 
     def let_arrive(self, producer: Producer) -> None:
-        """Wait until as much of the producer's data is here as there is room for; a local channel has nothing to wait
-        for.
-        """
+        """Wait until as much of the producer's data is here as there is room for; a local channel has it at once."""
         channel = self.channels[producer.number]
         if producer.num_before >= 0 or isinstance(channel, LocalInputChannel):
             return
@@ -272,8 +268,8 @@ def play(rig: Rig, barrier: CheckpointBarrier, rng: random.Random) -> None:
     def time_out() -> None:
         if barrier.options.is_timeoutable and rng.random() < 0.2:
             rng.choice(rig.producers).partition.aligned_barrier_timeout(1)
-            if rig.timers.armed:
-                rig.timers.fire()
+            if rig.timers.num_due:
+                rig.timers.ring()
 
     def arrive() -> None:
         rig.let_arrive(rng.choice(rig.producers))
@@ -358,9 +354,7 @@ def test_remote_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, 
 def test_runs_that_are_not_processed_are_in_flight(
     monkeypatch: pytest.MonkeyPatch, mode: BarrierMode, make: Barrier
 ) -> None:
-    """Several buffers are polled at once over TCP, seeds 0 to 11; the task stops behind each one, and the checkpoint
-    finds the others.
-    """
+    """Several buffers are polled at once, seeds 0 to 11; the checkpoint finds those behind the first one."""
     num_left: list[int] = []
     in_flight = InputProcessor.in_flight
 

@@ -25,6 +25,10 @@ def recovery(processor: InputProcessor, *streams: RecoveredStream) -> InputRecov
     return InputRecovery(list(streams), lambda gate: (processor, gate), "reduce (1/2)", DEFAULT_ELEMENT_LIMITS)
 
 
+def go_through(work: InputRecovery) -> None:
+    assert not work.process(100_000, lambda: False)
+
+
 def stream(gate: int, channel: int | None, *elements: StreamElement, piece_bytes: int = 7) -> RecoveredStream:
     """Cut anywhere."""
     data = b"".join(map(serialized, elements))
@@ -44,7 +48,7 @@ def test_a_channel_that_is_still_there_gets_its_watermarks_back(network: LocalNe
         stream(1, 0, Watermark(7), Chunk(["c"]), IDLE),
     ]
 
-    assert not recovery(rig.processor, *streams).process(1_000, lambda: False)
+    go_through(recovery(rig.processor, *streams))
 
     assert rig.head.seen == [Chunk(["a"]), Chunk(["b"]), Watermark(5), Chunk(["c"])]
     send(rig.producers[0], Watermark(20))
@@ -58,7 +62,7 @@ def test_of_a_channel_that_is_no_more_only_the_records_count(network: LocalNetwo
         0, None, stream(0, None, Chunk([1, 2, 3]), Watermark(5), ACTIVE, Chunk([5])).pieces, _even
     )
 
-    recovery(rig.processor, recovered).process(1_000, lambda: False)
+    go_through(recovery(rig.processor, recovered))
 
     assert rig.head.seen == [Chunk([2])]
 
@@ -89,14 +93,16 @@ def test_records_of_an_operator_inside_the_chain_go_there(network: LocalNetwork)
         lambda index: partial(give, index),
     )
 
-    assert not work.process(1_000, lambda: False)
+    go_through(work)
 
     assert inner == {1: [Chunk([2])], 2: [Chunk(["k"])]}
     assert rig.head.seen == [Chunk(["a"])]
 
 
 @pytest.mark.parametrize(
-    "values", ["[A(1), A(2)]", "[(1, C.X), (2, C.Y)]", "[{'k': A(C.X)}, 'text', C.Y]", "[1, 'plain']"]
+    "values",
+    ["[A(1), A(2)]", "[(1, C.X), (2, C.Y)]", "[{'k': A(C.X)}, 'text', C.Y]", "[1, 'plain']"],
+    ids=["instances", "members", "deep inside", "no classes"],
 )
 def test_records_of_another_program_become_those_of_the_program_that_runs(
     network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, values: str
@@ -109,9 +115,7 @@ def test_records_of_another_program_become_those_of_the_program_that_runs(
     program = Program(monkeypatch, before.replace("X = 1\n  Y = 2", "Y = 1\n  X = 2") + "\n  b: int = 7")
     rig = Rig(network, 1)
 
-    recovery(rig.processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(
-        100_000, lambda: False
-    )
+    go_through(recovery(rig.processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)))
 
     expected = program.value(values)
     assert rig.head.values == [*expected, expected[0]]
@@ -124,15 +128,13 @@ def test_records_of_another_program_whose_class_is_gone_are_refused(
     former = Program(monkeypatch, "class A:\n  pass")
     pieces = stream(0, 0, Chunk([former.value("A()")])).pieces
     former.end()
-    Program(monkeypatch, "")
+    refused = RecoveredStream(0, 0, pieces, find_class=running().by_reference)
 
     with pytest.raises(
         StateRestoreError,
         match=r"gate 0, channel 0.*: class A of the program is in the state, and is not found by its name",
     ):
-        recovery(Rig(network, 1).processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(
-            100_000, lambda: False
-        )
+        go_through(recovery(Rig(network, 1).processor, refused))
 
 
 def test_it_is_a_bounded_piece_of_work_each_time(network: LocalNetwork) -> None:
@@ -156,7 +158,7 @@ def test_a_stream_that_ends_within_an_element_is_refused(network: LocalNetwork) 
     cut_off = RecoveredStream(0, 0, whole.pieces[:-1])
 
     with pytest.raises(StateRestoreError, match="the data in flight is cut off"):
-        recovery(Rig(network, 1).processor, cut_off).process(1_000, lambda: False)
+        go_through(recovery(Rig(network, 1).processor, cut_off))
 
 
 def test_nothing_is_processed_after_its_close(network: LocalNetwork) -> None:
@@ -189,9 +191,7 @@ def test_recovered_elements_that_wait_are_in_flight_again(network: LocalNetwork)
 
 
 def test_the_rest_of_a_chunk_is_in_flight(network: LocalNetwork) -> None:
-    """The records that wait when a mail comes after the first slice are neither processed nor lost, and nothing may be
-    looked at before them.
-    """
+    """Records that wait when a mail comes are neither processed nor lost, and nothing is looked at before them."""
     rig = Rig(network, 2)
     head = Head()
     processor = InputProcessor(rig.gates, head, "slow (1/1)", slices=RecordSlices[int](lambda: 0))

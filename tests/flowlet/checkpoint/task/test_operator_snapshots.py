@@ -1,13 +1,14 @@
 """``OperatorSnapshots``."""
 
 import pickle
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
-from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.checkpoint.task.snapshots import OperatorSnapshotFuture, OperatorState
 from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
@@ -42,6 +43,12 @@ class Noting(StreamOperator):
         self.log.append((self.name, f"aborted {checkpoint_id}"))
 
 
+def stored(parts: Mapping[str, OperatorSnapshotFuture]) -> dict[str, OperatorState]:
+    """Return the states as they come back from a storage."""
+    states = {operator_id: part.finish() for operator_id, part in parts.items()}
+    return cast("dict[str, OperatorState]", pickle.loads(pickle.dumps(states)))
+
+
 def member(operator: StreamOperator, **services: Any) -> StreamOperator:
     """Return an operator of a chain, whose id is its name."""
     operator.ctx = OperatorContext("task", 0, 1, 128, operator.name, operator_id=operator.name.encode(), **services)
@@ -55,8 +62,7 @@ def test_state_is_a_value_or_made_later_and_comes_back() -> None:
     chain = OperatorSnapshots([member(operator) for operator in operators], lambda: False)
 
     chain.prepare_snapshot_pre_barrier(7)
-    parts = chain.snapshot_state(CheckpointBarrier(7, 0))
-    states = {operator_id: part.finish() for operator_id, part in parts.items()}
+    states = stored(chain.snapshot_state(CheckpointBarrier(7, 0)))
     chain.restore(states)
 
     assert states == {b"head".hex(): OperatorState({"a": 1}), b"tail".hex(): OperatorState([1, 2])}
@@ -74,8 +80,7 @@ def test_state_of_another_version_is_refused() -> None:
 
     def states_of(operator: StreamOperator) -> dict[str, OperatorState]:
         chain = OperatorSnapshots([member(operator)], lambda: False)
-        parts = chain.snapshot_state(CheckpointBarrier(7, 0))
-        return {operator_id: part.finish() for operator_id, part in parts.items()}
+        return stored(chain.snapshot_state(CheckpointBarrier(7, 0)))
 
     newer, older = Newer("count", None, []), Noting("count", [3], [])
     restored = OperatorSnapshots([member(newer)], lambda: False)
@@ -91,9 +96,7 @@ def test_state_of_another_version_is_refused() -> None:
 
 
 def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
-    """Keyed state is taken with the barrier, from an operator without other state, too; later writes are not in the
-    snapshot.
-    """
+    """It is taken even if the operator has no other state; later writes are not in the snapshot."""
 
     def chain_of() -> tuple[OperatorSnapshots, KeyContext, HeapKeyedStateBackend]:
         key_context = KeyContext()
@@ -108,18 +111,15 @@ def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
     state.update(1)
     parts = chain.snapshot_state(CheckpointBarrier(7, 0))
     state.update(2)
-    stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
 
     restored, key_context, states = chain_of()
-    restored.restore(stored)
+    restored.restore(stored(parts))
     key_context.current_key = "k"
     assert states.state(ValueStateDescriptor("n"), ValueStateDescriptor).value() == 1
 
 
 def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes_back() -> None:
-    """Operator state is taken after the functions, which know the checkpoint's id, have put it there; from an operator
-    without other state, too.
-    """
+    """The functions know the checkpoint's id; it is taken even if the operator has no other state."""
 
     class Puts(Noting):
         def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
@@ -133,19 +133,16 @@ def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes
 
     parts = chain.snapshot_state(CheckpointBarrier(7, 80))
     operator.states.get_list_state(NUMBERS).clear()
-    stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
     states = OperatorStateBackend()
-    OperatorSnapshots([member(Noting("count", None, []), operator_state=states)], lambda: False).restore(stored)
+    restored = OperatorSnapshots([member(Noting("count", None, []), operator_state=states)], lambda: False)
+    restored.restore(stored(parts))
 
     assert list(states.get_list_state(NUMBERS)) == [7, 80]
 
 
 def test_every_operator_is_notified() -> None:
     log: list[tuple[str, str]] = []
-    chain = OperatorSnapshots(
-        [member(Noting("head", None, log)), member(Noting("tail", None, log))],
-        lambda: True,
-    )
+    chain = OperatorSnapshots([member(Noting("head", None, log)), member(Noting("tail", None, log))], lambda: True)
 
     chain.notify_checkpoint_complete(1)
     chain.notify_checkpoint_aborted(2)
@@ -165,9 +162,8 @@ def test_timers_belong_to_the_state_of_their_operator() -> None:
 
     parts = chain.snapshot_state(CheckpointBarrier(7, 0))
     before.timer_service("user", Firing(fired)).register_event_time_timer(None, 11)
-    states = {operator_id: part.finish() for operator_id, part in parts.items()}
     after = keyed_timers()
-    OperatorSnapshots([member(operator, timers=after)], lambda: False).restore(states)
+    OperatorSnapshots([member(operator, timers=after)], lambda: False).restore(stored(parts))
     after.timer_service("user", Firing(fired))
     after.try_advance_watermark(100, never)
 

@@ -208,9 +208,7 @@ class Job:
         return [name for name, thread in self._threads.items() if thread.is_alive()]
 
     def checkpoint(self, checkpoint_id: int, options: CheckpointOptions) -> bool:
-        """Trigger it at the sources that run, and tell all once it is complete; false if a task ended or declined
-        meanwhile.
-        """
+        """Trigger it at running sources, and tell all once it is complete; false if a task ended or declined."""
         running = self.running
         now_ms = time.time_ns() // 1_000_000
         for name in running:
@@ -234,12 +232,10 @@ class Job:
         checkpoints.trigger_checkpoint_async(barrier)
 
     def _num_answers(self, checkpoint_id: int) -> int:
-        return self.store.num_acknowledged(checkpoint_id) + len(self.store.declines(checkpoint_id))
+        return self.store.num_acknowledged(checkpoint_id) + len(self.store.declined_by(checkpoint_id))
 
     def fail(self) -> None:
-        """End the tasks as if all TaskManagers were lost: each ends by its own cancellation or by that of its producer,
-        whichever it sees first.
-        """
+        """End the tasks as if all TaskManagers were lost, each by its own cancellation or its producer's."""
         for task in self.tasks.values():
             task.cancel()
         self._join_all(failing=True)
@@ -291,9 +287,7 @@ def own(state: SubtaskState, operator_id: bytes) -> Any:
 
 
 def in_flight(store: InMemoryCheckpointStore, checkpoint_id: int, producer: str, consumer: str) -> list[Any]:
-    """Return the records on an edge, channel by channel: first those of the consumer's snapshot, then those of the
-    producer's.
-    """
+    """Return the records on an edge, by channel: first those of the consumer, then those of the producer."""
     records: list[Any] = []
     for source in range(PARALLELISM):
         for target in range(PARALLELISM):
@@ -390,9 +384,7 @@ def progress(attempt: Job) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODES if name != "at least once"])
 def test_every_checkpoint_under_load_is_exactly_what_was_emitted(name: str) -> None:
-    """Positions of the sources = sums and counts + data in flight, key by key; every task tells how many it
-    acknowledged.
-    """
+    """Positions of the sources = sums and counts + data in flight, by key; tasks tell how many they acknowledged."""
     mode, options = MODES[name]
     store = InMemoryCheckpointStore()
 
@@ -406,9 +398,8 @@ def test_every_checkpoint_under_load_is_exactly_what_was_emitted(name: str) -> N
         )
     assert metrics == [{"num": NUM_CHECKPOINTS, "last": NUM_CHECKPOINTS}] * len(metrics)
     for vertex in ("source", "sum", "sink"):
-        found = store.acknowledgement(NUM_CHECKPOINTS, vertex, 0)
-        assert found is not None
-        assert found.metrics.bytes_persisted_during_alignment == found.state.channels.num_bytes
+        found, state = store.acknowledgement(NUM_CHECKPOINTS, vertex, 0)
+        assert found.bytes_persisted_during_alignment == state.channels.num_bytes
 
 
 def test_consumers_of_cancelled_sources_end_and_name_the_source() -> None:

@@ -10,15 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.checkpoint.task.barrier_orders import (
-    AbortCheckpoint,
     AlignmentTimedOut,
     BeginAlignment,
     CheckpointFailureReason,
-    CheckpointRefused,
     CompleteInputs,
     InitInputs,
     PrioritizeBarrier,
-    ResumeChannels,
     StartInputs,
     StartTimer,
     StopInputs,
@@ -44,13 +41,10 @@ def alternating(num_channels: int, *, after_finish: bool = True) -> Gate:
 @pytest.mark.parametrize("mode", OVERTAKING)
 def test_the_first_barrier_triggers_and_the_last_one_stops_the_inputs(mode: BarrierMode) -> None:
     """The state of the inputs is opened, then they start, then the snapshot is taken."""
-    gate = Gate(3, mode)
+    gate, barrier = Gate(3, mode), unaligned(1, 5)
 
-    first = gate.barrier(1, unaligned(1, 5))
-    second = gate.barrier(0, unaligned(1, 5))
-    third = gate.barrier(2, unaligned(1, 5))
+    first, second, third = (gate.barrier(channel, barrier) for channel in (1, 0, 2))
 
-    barrier = unaligned(1, 5)
     assert first == [
         BeginAlignment(1, 5),
         InitInputs(barrier),
@@ -60,36 +54,21 @@ def test_the_first_barrier_triggers_and_the_last_one_stops_the_inputs(mode: Barr
     assert second == []
     assert third == [StopInputs(1), CompleteInputs(1)]
     assert gate.blocked == set()
+    assert [type(each) for each in Gate(1, mode).barrier(0, barrier)] == [type(each) for each in [*first, *third]]
 
 
-@pytest.mark.parametrize("mode", OVERTAKING)
-def test_a_single_channel_starts_and_stops_at_once(mode: BarrierMode) -> None:
-    gate = Gate(1, mode)
-
-    orders = gate.barrier(0, unaligned(1))
-
-    assert [type(each) for each in orders] == [
-        BeginAlignment,
-        InitInputs,
-        StartInputs,
-        TriggerCheckpointOnBarrier,
-        StopInputs,
-        CompleteInputs,
-    ]
+BEGUN = "1@0 -> begin 1; init 1; start 1; trigger 1 unaligned"
 
 
 @pytest.mark.parametrize("mode", OVERTAKING)
 def test_a_newer_unaligned_barrier_stops_the_older_checkpoint(mode: BarrierMode) -> None:
     """FLINK-17994, FLINK-18063: the inputs stop for the old id before they start for the new one."""
-    gate = Gate(2, mode)
-    gate.barrier(0, unaligned(1))
-
-    orders = gate.barrier(1, unaligned(2))
-
-    assert orders[:2] == [StopInputs(1), AbortCheckpoint(1, SUBSUMED, "the barrier of checkpoint 2")]
-    assert StartInputs(unaligned(2)) in orders[2:]
-    assert gate.barrier(1, unaligned(1)) == []
-    assert gate.triggered == [1, 2]
+    Gate(2, mode).tell(
+        BEGUN,
+        "2@1 -> stop 1; abort 1 SUBSUMED; begin 2; init 2; start 2; trigger 2 unaligned",
+        "1@1 ->",
+        make=unaligned,
+    )
 
 
 @pytest.mark.parametrize("mode", OVERTAKING)
@@ -97,48 +76,36 @@ def test_a_newer_unaligned_barrier_stops_the_older_checkpoint(mode: BarrierMode)
 def test_the_end_of_a_channel_while_recording(mode: BarrierMode, after_finish: bool) -> None:
     """FLINK-24068: it counts, or gives the checkpoint up; either way the inputs stop."""
     gate = Gate(2, mode, after_finish=after_finish)
-    gate.barrier(0, unaligned(1))
 
-    gate.end(1)
+    gate.tell(
+        BEGUN, f"end@1 -> stop 1; {'complete 1' if after_finish else 'abort 1 INPUT_END_OF_STREAM'}", make=unaligned
+    )
 
-    assert gate.recording is None
-    assert gate.aborted == ([] if after_finish else [(1, ENDED)])
     assert isinstance(gate.machine, SingleCheckpointBarrierHandler)
     assert not gate.machine.is_checkpoint_pending
 
 
 @pytest.mark.parametrize("mode", OVERTAKING)
 def test_a_cancellation_while_recording_stops_the_inputs(mode: BarrierMode) -> None:
-    gate = Gate(2, mode)
-    gate.barrier(0, unaligned(1))
-
-    gate.cancel(1, 1)
-
-    assert gate.recording is None
-    assert gate.aborted == [(1, CANCELLED)]
-    assert gate.barrier(1, unaligned(1)) == []
+    """A later barrier of the checkpoint starts nothing."""
+    Gate(2, mode).tell(BEGUN, "cancel:1@1 -> stop 1; abort 1 CANCELLATION_BARRIER", "1@1 ->", make=unaligned)
 
 
 @pytest.mark.parametrize("mode", OVERTAKING)
 def test_a_cancellation_of_a_newer_checkpoint_also_ends_the_one_under_way(mode: BarrierMode) -> None:
-    """TestProcessCancellationBarrierAfterProcessingBarrier and its variants."""
     gate = Gate(2, mode)
-    gate.barrier(0, unaligned(1))
 
-    gate.cancel(1, 2)
-    gate.cancel(0, 1)
+    gate.play("1@0 cancel:2@1 cancel:1@0", unaligned)
 
     assert gate.aborted == [(1, SUBSUMED), (2, CANCELLED)]
     assert gate.recording is None
 
 
 def test_a_cancellation_before_any_barrier_marks_the_id_as_done() -> None:
-    """TestProcessCancellationBarrierBeforeProcessAndReceiveBarrier."""
     gate = Gate(1, BarrierMode.UNALIGNED)
 
-    gate.cancel(0, 1)
+    gate.tell("cancel:1@0 -> stop 1; abort 1 CANCELLATION_BARRIER", "1@0 ->", make=unaligned)
 
-    assert gate.barrier(0, unaligned(1)) == []
     assert "checkpoint 1 done" in repr(gate.machine)
 
 
@@ -157,11 +124,11 @@ def test_one_aligned_barrier_among_overtaking_ones_is_resumed_in_the_end(order: 
 
 
 def test_an_unaligned_checkpoint_follows_an_aligned_one_and_back() -> None:
-    """TestAlignedAfterUnalignedOutOfOrder and switchToUnalignedByUpstream: each id as its barriers say."""
+    """Each checkpoint is taken as its barriers say."""
     gate = alternating(2)
+
     for checkpoint_id, make in enumerate([aligned, unaligned, timeoutable, unaligned], start=1):
-        for channel in (0, 1):
-            gate.barrier(channel, make(checkpoint_id))
+        gate.play(f"{checkpoint_id}@0 {checkpoint_id}@1", make)
 
     assert gate.triggered == [1, 2, 3, 4]
     assert gate.were_unaligned == [False, True, False, True]
@@ -169,14 +136,14 @@ def test_an_unaligned_checkpoint_follows_an_aligned_one_and_back() -> None:
 
 
 def test_the_same_id_as_savepoint_is_never_unaligned() -> None:
-    """TestAllChannelsUnalignedSavepoint's counterpart: a savepoint has no timeout, so none is set."""
+    """A savepoint has no timeout, so none is set."""
     gate = alternating(2)
-    options = CheckpointOptions(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL)
-    gate.barrier(0, CheckpointBarrier(1, 0, options))
+    savepoint = CheckpointBarrier(1, 0, CheckpointOptions(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL))
+    gate.barrier(0, savepoint)
     assert gate.timer is None
     gate.now_ms = 10_000
 
-    gate.barrier(1, CheckpointBarrier(1, 0, options))
+    gate.barrier(1, savepoint)
 
     assert gate.were_unaligned == [False]
 
@@ -185,87 +152,60 @@ def test_the_same_id_as_savepoint_is_never_unaligned() -> None:
 
 
 def test_an_unaligned_barrier_converts_what_was_announced() -> None:
-    """switchToUnalignedByUpstream: announced here, overtaking there."""
-    gate = alternating(2)
-    gate.announce(0, timeoutable(1), 7)
-
-    orders = gate.barrier(1, unaligned(1))
-
-    assert orders[1] == PrioritizeBarrier(1, (0, 0), 7)
-    assert gate.triggered == [1]
-    gate.barrier(0, timeoutable(1))
-    assert gate.blocked == set()
-    assert gate.recording is None
+    """The barrier was announced here, and overtook there."""
+    alternating(2).tell(
+        "announce:1@0 -> timer 10",
+        "unaligned:1@1 -> begin 1; prioritize 0#10; init 1; start 1; trigger 1 unaligned",
+        "1@0 -> stop 1; resume 0; complete 1",
+        make=timeoutable,
+    )
 
 
 def test_an_aligned_barrier_and_then_an_unaligned_one() -> None:
     """The blocked channel goes on when the last one is here; its barrier needs no second look."""
-    gate = alternating(3)
-    gate.barrier(0, timeoutable(1))
-    gate.barrier(1, unaligned(1))
-    assert gate.triggered == [1]
-    assert gate.blocked == {0}
-
-    gate.barrier(2, unaligned(1))
-
-    assert gate.blocked == set()
-    assert gate.were_unaligned == [True]
+    alternating(3).tell(
+        "1@0 -> timer 10; begin 1",
+        "unaligned:1@1 -> init 1; start 1; trigger 1 unaligned",
+        "unaligned:1@2 -> stop 1; resume 0; complete 1",
+        make=timeoutable,
+    )
 
 
 # ---------------------------------------------------------------- timeouts
 
 
-def test_a_timer_runs_from_the_barriers_own_timestamp() -> None:
-    """testTimeoutAlignment: of 10 ms, 4 are over when the announcement comes."""
+@pytest.mark.parametrize(
+    ("now_ms", "timestamp_ms", "delay_ms"),
+    [(104, 100, 6), (100, 3_600_100, TIMEOUT_MS), (1_000, 100, 0)],
+    ids=["4 of 10 ms are over", "the clock was put back by an hour", "too old"],
+)
+def test_a_timer_runs_from_the_barriers_own_timestamp(now_ms: int, timestamp_ms: int, delay_ms: int) -> None:
+    """It waits for no longer than the timeout, even if the clock of the JobManager is ahead."""
     gate = alternating(2)
-    gate.now_ms = 104
+    gate.now_ms = now_ms
 
-    assert gate.announce(0, timeoutable(1, 100), 0) == [StartTimer(1, 6)]
-    assert gate.announce(1, timeoutable(1, 100), 0) == []
-
-
-def test_a_barrier_from_the_future_waits_for_no_longer_than_the_timeout() -> None:
-    """The clock was put back by an hour, or that of the JobManager is ahead."""
-    gate = alternating(2)
-    gate.now_ms = 100
-
-    assert gate.announce(0, timeoutable(1, 3_600_100), 0) == [StartTimer(1, TIMEOUT_MS)]
-
-
-def test_a_barrier_that_is_too_old_gets_a_timer_without_delay() -> None:
-    gate = alternating(2)
-    gate.now_ms = 1_000
-
-    assert gate.announce(0, timeoutable(1, 100), 0) == [StartTimer(1, 0)]
+    assert gate.announce(0, timeoutable(1, timestamp_ms), 0) == [StartTimer(1, delay_ms)]
+    assert gate.announce(1, timeoutable(1, timestamp_ms), 0) == []
 
 
 def test_the_timer_prioritizes_announced_barriers_and_waits_for_the_first() -> None:
-    """testActiveTimeoutAfterAnnouncementPassiveTimeout: nothing is triggered before a barrier is here."""
-    gate = alternating(2)
-    gate.announce(0, timeoutable(1), 3)
-    gate.announce(1, timeoutable(1), 8)
-
-    assert gate.fire_timer() == [PrioritizeBarrier(1, (0, 0), 3), PrioritizeBarrier(1, (0, 1), 8)]
-    gate.barrier(0, timeoutable(1))
-    assert gate.triggered == [1]
-    assert gate.were_unaligned == [True]
-    gate.barrier(1, timeoutable(1))
-
-    assert gate.blocked == set()
-    assert gate.recording is None
+    """Nothing is triggered before a barrier is here."""
+    alternating(2).tell(
+        "announce:1@0 announce:1@1 -> timer 10",
+        "fire -> prioritize 0#10; prioritize 1#11",
+        "1@0 -> begin 1; init 1; start 1; trigger 1 unaligned",
+        "1@1 -> stop 1; resume 0 1; complete 1",
+        make=timeoutable,
+    )
 
 
 def test_the_timer_after_the_first_barrier_triggers_at_once() -> None:
-    """TestActiveTimeoutAfterBarrierPassiveTimeout / testTimeoutAlignmentOnAnnouncementForSecondCheckpoint."""
-    gate = alternating(2)
+    gate, barrier = alternating(2), unaligned(1)
     gate.announce(0, timeoutable(1), 3)
     gate.announce(1, timeoutable(1), 8)
     gate.barrier(0, timeoutable(1))
 
-    orders = gate.fire_timer()
-
-    barrier = unaligned(1)
-    assert orders == [
+    assert gate.fire_timer() == [
         PrioritizeBarrier(1, (0, 1), 8),
         InitInputs(barrier),
         StartInputs(barrier),
@@ -277,218 +217,157 @@ def test_the_timer_after_the_first_barrier_triggers_at_once() -> None:
 
 
 def test_an_announcement_after_the_timeout_is_prioritized_at_once() -> None:
-    """testAnnouncementAfterTimeout: also after the snapshot was taken."""
-    gate = alternating(3)
-    gate.announce(0, timeoutable(1), 3)
-    gate.fire_timer()
-
-    assert gate.announce(1, timeoutable(1), 4) == [PrioritizeBarrier(1, (0, 1), 4)]
-    gate.barrier(0, timeoutable(1))
-    assert gate.announce(2, timeoutable(1), 5) == [PrioritizeBarrier(1, (0, 2), 5)]
+    """The rule holds after the snapshot was taken, too."""
+    alternating(3).tell(
+        "announce:1@0 -> timer 10",
+        "fire -> prioritize 0#10",
+        "announce:1@1 -> prioritize 1#11",
+        "1@0 -> begin 1; init 1; start 1; trigger 1 unaligned",
+        "announce:1@2 -> prioritize 2#12",
+        make=timeoutable,
+    )
 
 
 def test_a_late_barrier_is_a_timeout_without_a_timer() -> None:
-    """testPassiveTimeoutAlignment...: the timer may be stuck behind other mails."""
-    gate = alternating(3)
-    gate.barrier(0, timeoutable(1))
-    gate.now_ms = TIMEOUT_MS
-    gate.barrier(1, timeoutable(1))
-    assert gate.triggered == []
-    gate.now_ms += 1
-    gate.announce(2, timeoutable(1), 9)
-
-    gate.handle(AlignmentTimedOut(1))
-
-    assert gate.were_unaligned == [True]
-    assert gate.prioritized == [(2, 9)]
-
-
-@pytest.mark.parametrize("last", [1, 2])
-def test_a_barrier_that_comes_too_late(last: int) -> None:
-    """A late barrier before the last one makes the checkpoint unaligned; the last one ends alignment as usual."""
-    gate = alternating(3)
-    for channel in range(last):
-        gate.barrier(channel, timeoutable(1))
-    gate.now_ms = TIMEOUT_MS + 1
-
-    gate.barrier(last, timeoutable(1))
-
-    assert gate.triggered == [1]
-    assert gate.were_unaligned == [last == 1]
+    """The timer may be stuck behind other mails; the last barrier ends alignment as usual, however late it is."""
+    in_time = "1@0 -> timer 10; begin 1", "clock:10 1@1 ->"
+    alternating(3).tell(
+        *in_time,
+        "clock:11 announce:1@2 ->",
+        "fire -> prioritize 2#12; init 1; start 1; trigger 1 unaligned",
+        make=timeoutable,
+    )
+    alternating(3).tell(*in_time, "clock:11 1@2 -> init 1; trigger 1; resume 0 1 2; complete 1", make=timeoutable)
+    alternating(3).tell(in_time[0], "clock:11 1@1 -> init 1; start 1; trigger 1 unaligned", make=timeoutable)
 
 
 def test_the_end_of_a_channel_can_be_the_timeout() -> None:
     """Two are missing, one of them ends, and it is late."""
-    gate = alternating(3)
-    gate.barrier(0, timeoutable(1))
-    gate.announce(2, timeoutable(1), 1)
-    gate.now_ms = TIMEOUT_MS + 1
-
-    gate.end(1)
-
-    assert gate.were_unaligned == [True]
-    assert gate.prioritized == [(2, 1)]
-    gate.barrier(2, timeoutable(1))
-    assert gate.blocked == set()
+    alternating(3).tell(
+        "1@0 announce:1@2 -> timer 10; begin 1",
+        "clock:11 end@1 -> prioritize 2#12; init 1; start 1; trigger 1 unaligned",
+        "1@2 -> stop 1; resume 0 2; complete 1",
+        make=timeoutable,
+    )
 
 
 def test_the_end_of_a_channel_completes_an_aligned_checkpoint() -> None:
     gate = alternating(2)
-    gate.barrier(0, timeoutable(1))
 
-    orders = gate.end(1)
+    gate.tell("1@0 -> timer 10; begin 1", "end@1 -> init 1; trigger 1; resume 0; complete 1", make=timeoutable)
 
-    assert orders[:2] == [InitInputs(timeoutable(1)), TriggerCheckpointOnBarrier(timeoutable(1))]
     assert gate.timer is None
-    assert gate.blocked == set()
 
 
 def test_the_last_announced_channel_may_end_before_a_barrier_is_polled() -> None:
     """A timeout with nothing but announcements, whose channels then end: the checkpoint is taken, not forgotten."""
-    gate = alternating(2)
-    gate.announce(0, timeoutable(1), 1)
-    gate.fire_timer()
-
-    gate.end(0)
-    gate.end(1)
-
-    assert gate.triggered == [1]
-    assert gate.recording is None
+    alternating(2).tell(
+        "announce:1@0 -> timer 10",
+        "fire -> prioritize 0#10",
+        "end@0 -> begin 1",
+        "end@1 -> init 1; start 1; trigger 1 unaligned; stop 1; complete 1",
+        make=timeoutable,
+    )
 
 
 def test_a_channel_that_ended_or_counts_has_nothing_to_prioritize() -> None:
     """The announced barrier goes with its channel; that of a channel whose barrier was injected is not waited for."""
-    gate = alternating(4)
-    gate.announce(0, timeoutable(1), 1)
-    gate.end(0)
-    gate.barrier(1, timeoutable(1), is_injected=True)
-    gate.announce(1, timeoutable(1), 2)
-    gate.announce(2, timeoutable(1), 3)
-
-    gate.fire_timer()
-
-    assert gate.prioritized == [(2, 3)]
+    alternating(4).tell(
+        "announce:1@0 -> timer 10",
+        "end@0 inject:1@1 announce:1@1 announce:1@2 -> begin 1",
+        "fire -> prioritize 2#12; init 1; start 1; trigger 1 unaligned",
+        make=timeoutable,
+    )
 
 
 def test_an_aligned_checkpoint_in_time_needs_no_conversion() -> None:
-    """testAllChannelsReceivedBeforeTimeout: the timer is gone, the output part is prepared."""
+    """The timer is gone, the output part is prepared."""
     gate = alternating(2)
-    gate.announce(0, timeoutable(1), 1)
-    gate.barrier(0, timeoutable(1))
-    gate.announce(1, timeoutable(1), 2)
 
-    orders = gate.barrier(1, timeoutable(1))
+    gate.tell(
+        "announce:1@0 1@0 announce:1@1 -> timer 10; begin 1",
+        "1@1 -> init 1; trigger 1; resume 0 1; complete 1",
+        make=timeoutable,
+    )
 
-    assert orders == [
-        InitInputs(timeoutable(1)),
-        TriggerCheckpointOnBarrier(timeoutable(1)),
-        ResumeChannels(((0, 0), (0, 1))),
-        CompleteInputs(1),
-    ]
     assert gate.timer is None
 
 
-@pytest.mark.parametrize("end", ["cancel", "newer", "complete", "refused"])
+@pytest.mark.parametrize("end", ["cancel:1@1", "unaligned:2@1", "1@1", "refuse:1"])
 def test_no_timer_survives_its_checkpoint(end: str) -> None:
-    """testNoActiveTimerAfter...: each end of a checkpoint stops its timer, and a timer that fires nevertheless does
-    nothing.
-    """
+    """Each end of a checkpoint stops its timer, and a timer that fires nevertheless does nothing."""
     gate = alternating(2)
-    gate.announce(0, timeoutable(1), 1)
-    gate.barrier(0, timeoutable(1))
-    match end:
-        case "cancel":
-            gate.cancel(1, 1)
-        case "newer":
-            gate.barrier(1, aligned(2))
-        case "complete":
-            gate.barrier(1, timeoutable(1))
-        case _:
-            gate.handle(CheckpointRefused(1, SUBSUMED))
+    gate.play("announce:1@0 1@0", timeoutable)
+
+    gate.play(end, timeoutable)
 
     assert gate.timer is None
     assert gate.handle(AlignmentTimedOut(1)) == []
 
 
 def test_a_new_checkpoint_starts_aligned_after_one_timed_out() -> None:
-    """testTimeoutAlignmentOnFirstBarrier, then the next checkpoint: the phase is of one checkpoint."""
     gate = alternating(2)
-    gate.announce(0, timeoutable(1), 1)
-    gate.fire_timer()
-    gate.barrier(0, timeoutable(1))
-    gate.barrier(1, timeoutable(1))
 
-    gate.barrier(0, timeoutable(2))
+    gate.play("announce:1@0 fire 1@0 1@1 2@0", timeoutable)
     assert gate.blocked == {0}
-    gate.barrier(1, timeoutable(2))
+    gate.play("2@1", timeoutable)
 
     assert gate.were_unaligned == [True, False]
 
 
 def test_an_obsolete_announcement_is_ignored() -> None:
-    """testOutOfOrderBarrier: of a checkpoint that is done, or older than the pending one."""
-    gate = alternating(2)
-    gate.announce(0, timeoutable(2), 1)
-
-    assert gate.announce(1, timeoutable(1), 1) == []
-    gate.cancel(0, 3)
-    assert gate.announce(1, timeoutable(3), 1) == []
+    """It is of a checkpoint that is done, or older than the pending one."""
+    alternating(2).tell(
+        "announce:2@0 -> timer 10",
+        "announce:1@1 ->",
+        "cancel:3@0 -> abort 2 SUBSUMED; abort 3 CANCELLATION_BARRIER",
+        "announce:3@1 ->",
+        make=timeoutable,
+    )
 
 
 def test_an_announcement_of_a_newer_checkpoint_gives_the_older_one_up() -> None:
-    """TestNextFirstCheckpointAnnouncement..."""
-    gate = alternating(2)
-    gate.barrier(0, timeoutable(1))
-
-    gate.announce(1, timeoutable(2), 4)
-
-    assert gate.aborted == [(1, SUBSUMED)]
-    assert gate.blocked == set()
-    assert gate.timer == StartTimer(2, TIMEOUT_MS)
+    alternating(2).tell(
+        "1@0 -> timer 10; begin 1", "announce:2@1 -> resume 0; abort 1 SUBSUMED; timer 10", make=timeoutable
+    )
 
 
 def test_a_cancelled_announced_checkpoint_forgets_its_announcements() -> None:
     """A later timeout would otherwise let a barrier overtake that is not there."""
-    gate = alternating(2)
-    gate.announce(0, timeoutable(1), 4)
-    gate.cancel(1, 2)
-    gate.announce(1, timeoutable(3), 6)
-
-    gate.fire_timer()
-
-    assert gate.prioritized == [(1, 6)]
+    alternating(2).tell(
+        "announce:1@0 -> timer 10",
+        "cancel:2@1 -> abort 1 SUBSUMED; abort 2 CANCELLATION_BARRIER",
+        "announce:3@1 -> timer 10",
+        "fire -> prioritize 1#31",
+        make=timeoutable,
+    )
 
 
 def test_without_a_timeout_in_the_barrier_there_is_no_timer() -> None:
-    """TestTimeoutZero and the default."""
     gate = alternating(2)
 
-    assert [type(each) for each in gate.barrier(0, aligned(1))] == [BeginAlignment]
+    gate.tell("1@0 -> begin 1")
+
     assert gate.handle(AlignmentTimedOut(1)) == []
 
 
 def test_a_refused_start_is_declined() -> None:
     """The inputs know a newer barrier: the snapshot is not wanted any more."""
     gate = alternating(2)
-    gate.barrier(0, unaligned(1))
 
-    gate.handle(CheckpointRefused(1, SUBSUMED, "why"))
+    gate.tell(BEGUN, "refuse:1 -> stop 1; abort 1 SUBSUMED", make=unaligned)
 
-    assert gate.aborted == [(1, SUBSUMED)]
-    assert gate.recording is None
-    assert (
-        repr(gate.machine)
-        == "<SingleCheckpointBarrierHandler ALTERNATING ALIGNING: checkpoint 1 done, 0 of 0 barriers>"
-    )
+    shown = "<SingleCheckpointBarrierHandler ALTERNATING ALIGNING: checkpoint 1 done, 0 of 0 barriers>"
+    assert repr(gate.machine) == shown
 
 
-def test_what_is_asked_of_a_machine() -> None:
-    machine = SingleCheckpointBarrierHandler(3, BarrierMode.UNALIGNED)
+def test_a_refusal_before_any_barrier_changes_nothing() -> None:
+    gate = Gate(3, BarrierMode.UNALIGNED)
 
-    machine.handle(CheckpointRefused(4, SUBSUMED), 0)
+    gate.tell("refuse:4 ->")
 
-    assert "checkpoint -1 done, 0 of 0 barriers" in repr(machine)
-    assert "RECORDING" not in repr(machine)
+    assert "checkpoint -1 done, 0 of 0 barriers" in repr(gate.machine)
+    assert "RECORDING" not in repr(gate.machine)
 
 
 STEPS = st.lists(
@@ -501,9 +380,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, after_finish=st.booleans())
 def test_whatever_comes_the_accounts_are_kept(steps: list[tuple[int, str]], after_finish: bool) -> None:
-    """The invariants of aligned barriers hold with announcements, overtaking barriers and timeouts in any order, and
-    one last checkpoint ends it all.
-    """
+    """The invariants hold with announcements, overtaking barriers and timeouts; a last checkpoint ends it all."""
     gate = alternating(4, after_finish=after_finish)
     ids = [0] * 4
     announced: dict[int, CheckpointBarrier] = {}

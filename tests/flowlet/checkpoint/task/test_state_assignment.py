@@ -138,9 +138,7 @@ def test_two_steps_give_the_same_as_one(keys: set[Any], former: int, between: in
 
 @given(keys=KEYS, former=WIDTHS, width=WIDTHS)
 def test_parts_without_key_groups_of_the_subtask_are_not_needed(keys: set[Any], former: int, width: int) -> None:
-    """A subtask's state is complete without the parts that have none of its key groups; the JobManager leaves them out
-    if all state is by key.
-    """
+    """The JobManager leaves parts out that have none of a subtask's key groups, if all state is by key."""
     states = first_run(keys, former)
 
     for subtask in range(width):
@@ -194,9 +192,7 @@ def test_union_state_goes_to_all(width: int) -> None:
 
 
 def test_broadcast_state_is_that_of_one_former_subtask() -> None:
-    """Subtask i gets the broadcast state of former subtask i modulo the former parallelism, or of another one if that
-    one had finished.
-    """
+    """Subtask i gets that of former subtask i modulo their number, or of another one if that had finished."""
     states = [rows_of(Redistribution.BROADCAST, 1), rows_of(Redistribution.BROADCAST, 2)]
 
     assert elements_of(rescaled(states, 4, DiscardSink())) == [(1,), (2,), (1,), (2,)]

@@ -1,10 +1,12 @@
 """States come back as they were; what cannot is refused with operator and class."""
 
+import pickle
 import sys
 import threading
 import tracemalloc
 import types
 from dataclasses import dataclass, fields
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -12,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.checkpoint.task import state_codec
 from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.task.state_codec import decode_state, encode_state
+from flowlet.checkpoint.task.state_codec import PickleReader, decode_state, encode_state
 from flowlet.errors import SerdeError, StateRestoreError
+from flowlet.serde.pickles.program_pickle import PickleWriter
 from flowlet.state.state_snapshots import (
     KeyedStateSnapshot,
     OperatorStateRows,
@@ -52,21 +56,25 @@ def own_of(content: bytes) -> object:
     return state.own
 
 
-def test_all_parts_come_back() -> None:
-    operators = {
-        "b": OperatorState({"k": [Point(1, [2])]}, {3: {"timers": [(4, "k")]}}, 5),
-        "a": OperatorState(None, {1: {"t": ()}}),
-    }
-    state = SubtaskState(operators, is_finished=True)
-
+@pytest.mark.parametrize(
+    "state",
+    [
+        SubtaskState(
+            {
+                "b": OperatorState({"k": [Point(1, [2])]}, {3: {"timers": [(4, "k")]}}, 5),
+                "a": OperatorState(None, {1: {"t": ()}}),
+            },
+            is_finished=True,
+        ),
+        SubtaskState(),
+    ],
+    ids=["two operators", "empty"],
+)
+def test_all_parts_come_back_in_their_order(state: SubtaskState) -> None:
     decoded = decode_state(encode_state(state))
 
     assert decoded == state
-    assert list(decoded.operators) == ["b", "a"]
-
-
-def test_an_empty_state_comes_back() -> None:
-    assert decode_state(encode_state(SubtaskState())) == SubtaskState()
+    assert list(decoded.operators) == list(state.operators)
 
 
 def test_arrays_come_back_writable_and_on_their_own() -> None:
@@ -126,11 +134,17 @@ def test_values_of_any_size_come_back(size: int) -> None:
     assert repr(own_of(content)) == repr(own)
 
 
-def test_a_class_named_across_two_pieces_of_a_pickle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of the main module may begin in one frame and end in the next."""
+def of_main(monkeypatch: pytest.MonkeyPatch) -> type:
+    """Make a class of the main module, which is gone when the test ends."""
     made = types.new_class("OfMain", exec_body=lambda namespace: namespace.update(__module__="__main__"))
     monkeypatch.setattr(sys.modules["__main__"], "OfMain", made, raising=False)
-    contents = [encode_state(state_of([b"x" * size, made()])) for size in range(65_536 - 80, 65_536 + 20)]
+    return made
+
+
+def test_classes_of_the_main_module_come_back_where_the_main_module_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the main module may begin in one piece of a pickle and end in the next, too."""
+    made = of_main(monkeypatch)
+    contents = [encode_state(state_of([b"x" * size, made()])) for size in (0, *range(65_536 - 80, 65_536 + 20))]
     monkeypatch.delattr(sys.modules["__main__"], "OfMain")
 
     for content in contents:
@@ -140,9 +154,7 @@ def test_a_class_named_across_two_pieces_of_a_pickle_is_found(monkeypatch: pytes
 
 
 def test_modules_are_imported_one_task_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads that enter a circle of imports at different places would fail, so all take the lock of imports for a
-    job.
-    """
+    """Two threads that enter a circle of imports at different places would fail, so all take a job's lock."""
     content = encode_state(state_of(Point(1, [])))
     lock = CountingLock()
     monkeypatch.setattr("flowlet.checkpoint.task.state_codec.OPENING", lock)
@@ -169,20 +181,10 @@ def test_functions_of_users_come_back() -> None:
     assert own(1) == 2
 
 
-def test_classes_of_the_main_module_come_back_where_the_main_module_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    main = sys.modules["__main__"]
-    made = types.new_class("OfMain", exec_body=lambda namespace: namespace.update(__module__="__main__"))
-    monkeypatch.setattr(main, "OfMain", made, raising=False)
-    content = encode_state(state_of(made()))
-    monkeypatch.delattr(main, "OfMain")
-
-    own = own_of(content)
-
-    assert type(own).__name__ == "OfMain"
-
-
 @pytest.mark.parametrize(
-    ("names", "said"), [(None, "operator 0{31}1"), ({f"{1:032x}": "count words"}, "operator 'count words'")]
+    ("names", "said"),
+    [(None, "operator 0{31}1"), ({f"{1:032x}": "count words"}, "operator 'count words'")],
+    ids=["by its id", "by its name"],
 )
 def test_an_operator_whose_state_cannot_be_pickled_is_named(names: dict[str, str] | None, said: str) -> None:
     with pytest.raises(
@@ -192,10 +194,15 @@ def test_an_operator_whose_state_cannot_be_pickled_is_named(names: dict[str, str
         encode_state(state_of(1, threading.Lock()), names)
 
 
-def test_a_missing_module_is_named_with_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+def module_with_model(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = types.ModuleType("made_up_module")
     exec("class Model:\n  pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "made_up_module", module)
+    return module
+
+
+def test_a_missing_module_is_named_with_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = module_with_model(monkeypatch)
     content = encode_state(state_of(1, module.Model()), None)
     del module.Model
 
@@ -254,15 +261,13 @@ def test_bytes_behind_a_state_are_refused() -> None:
 def test_modules_registered_to_go_by_value_need_not_exist_where_the_state_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module = types.ModuleType("registered_module")
-    exec("class Model:\n  pass", module.__dict__)
-    monkeypatch.setitem(sys.modules, "registered_module", module)
+    module = module_with_model(monkeypatch)
     cloudpickle.register_pickle_by_value(module)
     try:
         content = encode_state(state_of(module.Model()))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
-    monkeypatch.delitem(sys.modules, "registered_module")
+    monkeypatch.delitem(sys.modules, "made_up_module")
 
     assert type(own_of(content)).__name__ == "Model"
 
@@ -278,3 +283,72 @@ def test_nothing_of_an_operator_is_left_out() -> None:
     found = decode_state(encode_state(SubtaskState({"a": whole})))
 
     assert found.operators == {"a": whole}
+
+
+# ---------------------------------------------------------------- the streams of pickles behave as files
+
+
+def test_what_was_written_does_not_change_with_its_source() -> None:
+    source = bytearray(b"before")
+    writer = PickleWriter()
+
+    assert writer.write(source) == 6
+    source[:] = b"after!"
+
+    assert writer.pieces == [b"before"]
+
+
+def test_a_reader_ends_where_its_bytes_end() -> None:
+    reader = PickleReader(memoryview(b"abcdefgh"))
+    target = bytearray(4)
+
+    assert reader.read(3) == b"abc"
+    assert (reader.readinto(memoryview(target)), bytes(target)) == (4, b"defg")
+    assert (reader.readinto(memoryview(target)), bytes(target)) == (1, b"hefg")
+    assert reader.read(5) == b""
+
+
+def test_lines_end_with_a_newline_or_with_the_bytes() -> None:
+    reader = PickleReader(memoryview(b"one\ntwo"))
+
+    assert [reader.readline(), reader.readline(), reader.readline()] == [b"one\n", b"two", b""]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    "value",
+    [{"k": [1, 2.5, "x" * 100_000, b"y" * 100_000, bytearray(100_000)]}, "line\nline"],
+    ids=["large", "two lines"],
+)
+def test_pickles_of_every_protocol_pass(protocol: int, value: object) -> None:
+    writer = PickleWriter()
+    pickle.Pickler(writer, protocol).dump(value)
+
+    assert pickle.Unpickler(PickleReader(memoryview(b"".join(writer.pieces)))).load() == value
+
+
+def test_other_threads_may_run_after_every_64_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C's pickler keeps the interpreter's lock while it calls nothing in Python: heartbeats would stop."""
+    num_calls = {"write": 0, "read": 0}
+
+    class CountingWriter(PickleWriter):
+        def write(self, piece: bytes | bytearray | memoryview) -> int:
+            num_calls["write"] += 1
+            return super().write(piece)
+
+    class CountingReader(PickleReader):
+        def read(self, size: int) -> bytes:
+            num_calls["read"] += 1
+            return super().read(size)
+
+    monkeypatch.setattr(state_codec, "PickleWriter", CountingWriter)
+    monkeypatch.setattr(state_codec, "PickleReader", CountingReader)
+    own = {key: float(key) for key in range(200_000)}
+
+    state = SubtaskState({"a": OperatorState(own)})
+    content = encode_state(state)
+    assert decode_state(content) == state
+
+    num_frames = len(content) // 65_536
+    assert num_frames > 20
+    assert min(num_calls.values()) >= num_frames
