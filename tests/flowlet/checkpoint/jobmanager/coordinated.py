@@ -7,10 +7,16 @@ from typing import Any
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.coordinator_events import (
+    CheckpointFailed,
+    DiscardCheckpoint,
     Effect,
+    FailJob,
+    KeepCheckpoint,
+    SavepointCompleted,
+    SavepointFailed,
     WriteManifest,
 )
-from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import FlowletError
 from flowlet.messages.control_messages import (
@@ -19,6 +25,7 @@ from flowlet.messages.control_messages import (
     CheckpointDeclined,
     CheckpointReport,
     EdgeMessage,
+    FinalCheckpointAwaited,
     JobGraphMessage,
     StateHandle,
     TriggerCheckpoint,
@@ -27,6 +34,7 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import execution_attempt_id, subtask_of
+from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.acknowledgements import acknowledged
 
 JOB_ID = f"{1:032x}"
@@ -145,7 +153,7 @@ class Coordinated:
     def report(self, message: CheckpointReport) -> list[Effect]:
         return self.handle(CheckpointCoordinator.reported, message)
 
-    def decline(self, checkpoint_id: int, name: str, reason: str) -> list[Effect]:
+    def decline(self, checkpoint_id: int, name: str, reason: str = "ASYNCHRONOUS_PART_FAILED") -> list[Effect]:
         return self.report(CheckpointDeclined(self.attempt(name), checkpoint_id, reason, "no space left"))
 
     def change(self, name: str, state: ExecutionState, subtask: int = 0) -> list[Effect]:
@@ -161,6 +169,87 @@ class Coordinated:
         """All running tasks acknowledge, and the manifest is written."""
         return [*self.acknowledge(checkpoint_id), *self.write(checkpoint_id)]
 
+    def want(self, request: SavepointRequest) -> list[Effect]:
+        """A savepoint is wanted."""
+        return self.handle(lambda it: it.savepoint_requested(request))
+
+    def play(self, *steps: str) -> "Coordinated":
+        """Each step is what happens and, behind an arrow, all that the coordinator does then.
+
+        ``complete 1`` stands for the acknowledgements of all tasks and the written manifest: what they bring without
+        fail is not told.
+        """
+        for step in steps:
+            what, _, expected = step.partition("->")
+            assert self.text_of(self._happen(*what.split())) == expected.strip(), step
+        return self
+
+    def _happen(self, what: str, *facts: str) -> list[Effect]:
+        match what, *facts:
+            case "deploy", *_:
+                self.run += 1
+                return self.handle(lambda it: it.run_started(attempts_of(self.job, self.run)))
+            case "start", *_:
+                before = len(self.effects)
+                self.start()
+                return self.effects[before:]
+            case "stop", *_:
+                return self.stop()
+            case "end", *_:
+                return self.handle(CheckpointCoordinator.job_ended)
+            case "at", now_ms:
+                return self.at(int(now_ms))
+            case "clock", now_ms:  # it goes on, and no timer fires
+                self.now_ms = int(now_ms)
+                return []
+            case "late", now_ms:  # the loop stood still
+                self.now_ms = int(now_ms)
+                return self.handle(CheckpointCoordinator.time_passed)
+            case "want", *_:
+                return self.handle(CheckpointCoordinator.checkpoint_wanted)
+            case "savepoint" | "drain", location:
+                kind = SnapshotType.SAVEPOINT if what == "savepoint" else SnapshotType.SAVEPOINT_TERMINATE
+                return self.want(SavepointRequest(location, kind))
+            case "ack", checkpoint_id, *names:
+                return self.acknowledge(int(checkpoint_id), *names)
+            case "decline", checkpoint_id, name, *reason:
+                return self.decline(int(checkpoint_id), name, *reason)
+            case "write", checkpoint_id:
+                return self.write(int(checkpoint_id))
+            case "cannot-write", checkpoint_id:
+                return self.fail_to_write(int(checkpoint_id))
+            case "complete", checkpoint_id:
+                effects = self.complete(int(checkpoint_id))
+                assert any(isinstance(effect, WriteManifest) for effect in effects)
+                usual = (WriteManifest, KeepCheckpoint, CheckpointCompleted)
+                return [effect for effect in effects if not isinstance(effect, usual)]
+            case name, "waits":
+                return self.report(FinalCheckpointAwaited(self.attempt(name[0], int(name[1:] or 0))))
+            case name, state:
+                return self.change(name[0], ExecutionState[state], int(name[1:] or 0))
+            case _:
+                raise AssertionError(f"nobody knows what this means: {what}")
+
+    def text_of(self, effects: Sequence[Effect]) -> str:
+        """Return the effects in words; attempts that hear the same are told together."""
+        told: list[list[str]] = []
+        for effect in effects:
+            words = _in_words(effect)
+            if not isinstance(effect, TriggerCheckpoint | CheckpointCompleted | CheckpointAborted):
+                told.append([words])
+            elif told and told[-1][0] == words:
+                told[-1].append(self._name(effect.attempt))
+            else:
+                told.append([words, self._name(effect.attempt)])
+        return "; ".join(map(" ".join, told))
+
+    def _name(self, attempt: bytes) -> str:
+        vertex, subtask = subtask_of(attempt)
+        name = chr(int(vertex, 16))
+        is_wide = any(each.name == name and each.parallelism > 1 for each in self.job.vertices)
+        old = "" if attempt == self.attempt(name, subtask) else "old "
+        return f"{old}{name}{subtask if is_wide else ''}"
+
     def document(self) -> Any:
         """Return the document for people, if no checkpoint is kept."""
         topology = CheckpointTopology(self.job)
@@ -169,6 +258,44 @@ class Coordinated:
     @property
     def pending(self) -> list[int]:
         return list(self.coordinator.pending)
+
+
+def _in_words(effect: Effect) -> str:
+    match effect:
+        case TriggerCheckpoint(_, checkpoint_id, location=location):
+            return f"trigger {checkpoint_id} {location}".rstrip()
+        case CheckpointCompleted(_, checkpoint_id):
+            return f"completed {checkpoint_id}"
+        case CheckpointAborted(_, checkpoint_id):
+            return f"aborted {checkpoint_id}"
+        case WriteManifest(manifest, location):
+            return f"write {manifest.checkpoint_id} {location}".rstrip()
+        case KeepCheckpoint(manifest):
+            return f"keep {manifest.checkpoint_id}"
+        case DiscardCheckpoint(checkpoint_id, location):
+            return f"discard {checkpoint_id} {location}".rstrip()
+        case CheckpointFailed(checkpoint_id, failure):
+            return f"failed {checkpoint_id} {failure.reason}"
+        case SavepointCompleted(request, checkpoint_id):
+            return f"savepoint {checkpoint_id} {request.location}"
+        case SavepointFailed(request):
+            return f"no savepoint {request.location}"
+        case FailJob():
+            return "fail the job"
+
+
+def started(job: JobGraphMessage | None = None, **settings: object) -> Coordinated:
+    """Return a coordinator whose tasks run."""
+    coordinated = Coordinated(job, **settings)
+    coordinated.start()
+    return coordinated
+
+
+def under_way(**settings: object) -> Coordinated:
+    """Return a coordinator that has triggered checkpoint 1, at 100 ms."""
+    coordinated = started(**settings)  # type: ignore[arg-type]  # of CheckpointSettings
+    coordinated.at(100)
+    return coordinated
 
 
 def triggered(effects: Sequence[Effect]) -> dict[int, set[bytes]]:

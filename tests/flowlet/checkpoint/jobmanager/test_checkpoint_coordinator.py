@@ -11,44 +11,32 @@ from flowlet.checkpoint.jobmanager.coordinator_events import (
     CheckpointFailed,
     DiscardCheckpoint,
     FailJob,
-    KeepCheckpoint,
-    WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SYMPTOM
 from flowlet.messages.control_messages import (
-    CheckpointAborted,
     CheckpointAcknowledged,
-    CheckpointCompleted,
     CheckpointDeclined,
     StateHandle,
     SubtaskEntry,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState, Subtask
-from flowlet.storage.manifest import (
-    SourceEntry,
-)
+from flowlet.storage.manifest import SourceEntry
 from tests.flowlet.checkpoint.jobmanager.coordinated import (
     JOB_ID,
     STATE,
     Coordinated,
     attempt,
-    attempts_of,
     job_of,
-    told,
+    started,
     triggered,
+    under_way,
     vertex_id,
 )
 from tests.flowlet.jm.acknowledgements import acknowledged
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
 S, T = Subtask(vertex_id("s"), 0), Subtask(vertex_id("t"), 0)
-
-
-def started(**settings: object) -> Coordinated:
-    coordinated = Coordinated(**settings)  # type: ignore[arg-type]  # of CheckpointSettings
-    coordinated.start()
-    return coordinated
 
 
 def failures(effects: Sequence[object]) -> list[tuple[int, str]]:
@@ -63,24 +51,17 @@ def failed_job(effects: Sequence[object]) -> list[str]:
 
 class TestOneCheckpoint:
     def test_from_the_trigger_to_the_end(self) -> None:
-        coordinated = started()
-        s, t = attempt("s"), attempt("t")
-
-        trigger = coordinated.at(100)
-        first = coordinated.acknowledge(1, "s0")
-        last = coordinated.acknowledge(1, "t0")
-        end = coordinated.write(1)
+        coordinated = started().play(
+            "at 100 -> trigger 1 s",
+            "ack 1 s ->",
+            "ack 1 t -> write 1",
+            "write 1 -> keep 1; completed 1 s t",
+        )
 
         manifest = coordinated.manifests[1]
-        assert trigger == [TriggerCheckpoint(s, 1, 100)]
-        assert (first, last) == ([], [WriteManifest(manifest)])
-        assert end == [KeepCheckpoint(manifest), CheckpointCompleted(s, 1), CheckpointCompleted(t, 1)]
-        assert (manifest.job_id, manifest.job_name, manifest.checkpoint_id, manifest.timestamp_ms) == (
-            JOB_ID,
-            "job",
-            1,
-            100,
-        )
+        assert coordinated.effects[0] == TriggerCheckpoint(attempt("s"), 1, 100)
+        assert (manifest.job_id, manifest.job_name) == (JOB_ID, "job")
+        assert (manifest.checkpoint_id, manifest.timestamp_ms) == (1, 100)
         assert manifest.subtasks == [SubtaskEntry(*S, STATE), SubtaskEntry(*T, STATE)]
         assert manifest.sources == [SourceEntry(vertex_id("s"), b"splits")]
         assert manifest.parallelisms == {vertex_id("s"): 1, vertex_id("t"): 1}
@@ -89,15 +70,12 @@ class TestOneCheckpoint:
         coordinated = started()
         coordinated.problem = "no connection"
 
-        effects = coordinated.at(100)
+        coordinated.play("at 100 -> failed 1 TRIGGER_CHECKPOINT_FAILURE; fail the job")
 
-        assert failures(effects) == [(1, "TRIGGER_CHECKPOINT_FAILURE")]
-        assert "no connection" in failed_job(effects)[0]
-        assert [type(effect) for effect in effects] == [CheckpointFailed, FailJob]
+        assert "no connection" in failed_job(coordinated.effects)[0]
 
     def test_what_a_finishing_task_acknowledges(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
+        coordinated = under_way()
 
         coordinated.acknowledge(1, "t0")
         coordinated.report(acknowledged(attempt("s"), 1, None, is_finished=True))
@@ -105,43 +83,30 @@ class TestOneCheckpoint:
         assert coordinated.manifests[1].subtasks[0] == SubtaskEntry(*S, None, is_finished=True)
 
     def test_a_manifest_that_cannot_be_written_fails_it(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.acknowledge(1)
-
-        effects = coordinated.fail_to_write(1)
-
-        (failure,) = [effect.failure for effect in effects if isinstance(effect, CheckpointFailed)]
-        assert (failure.reason, failure.message) == (
-            "FINALIZE_CHECKPOINT_FAILURE",
-            "its manifest could not be written: the disk is full",
+        coordinated = under_way().play(
+            "ack 1 -> write 1",
+            "cannot-write 1 -> failed 1 FINALIZE_CHECKPOINT_FAILURE; aborted 1 s t; discard 1; fail the job",
         )
-        assert told(effects, CheckpointAborted) == [(1, attempt("s")), (1, attempt("t"))]
-        assert DiscardCheckpoint(1) in effects
-        assert "the disk is full" in failed_job(effects)[0]
+
+        (failure,) = [effect.failure for effect in coordinated.effects if isinstance(effect, CheckpointFailed)]
+        assert failure.message == "its manifest could not be written: the disk is full"
+        assert "the disk is full" in failed_job(coordinated.effects)[0]
 
 
 class TestPeriod:
     def test_the_first_comes_an_interval_after_the_last_task_runs(self) -> None:
-        coordinated = Coordinated()
-        coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job)))
-        coordinated.handle(lambda it: it.attempt_changed(attempt("s"), RUNNING))
-        waiting = coordinated.coordinator.next_due_ms
-        coordinated.now_ms = 500
-        coordinated.handle(lambda it: it.attempt_changed(attempt("t"), ExecutionState.INITIALIZING))
-        coordinated.handle(lambda it: it.attempt_changed(attempt("t"), RUNNING))
-
-        early, due = coordinated.at(599), coordinated.at(600)
-
-        assert (waiting, triggered(early), list(triggered(due))) == (None, {}, [1])
+        Coordinated().play(
+            "deploy ->",
+            "s RUNNING ->",
+            "at 500 ->",
+            "t INITIALIZING ->",
+            "t RUNNING ->",
+            "at 599 ->",
+            "at 600 -> trigger 1 s",
+        )
 
     def test_a_task_that_finishes_before_all_run_does_not_hold_the_first_up(self) -> None:
-        coordinated = Coordinated()
-        coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job)))
-        coordinated.handle(lambda it: it.attempt_changed(attempt("t"), RUNNING))
-        coordinated.handle(lambda it: it.attempt_changed(attempt("s"), FINISHED))
-
-        assert triggered(coordinated.at(100)) == {1: {attempt("t")}}
+        Coordinated().play("deploy ->", "t RUNNING ->", "s FINISHED ->", "at 100 -> trigger 1 t")
 
     def test_they_come_at_fixed_times(self) -> None:
         coordinated = started()
@@ -155,87 +120,50 @@ class TestPeriod:
         assert times == [100, 200, 300]
 
     def test_one_that_is_due_while_another_is_on_its_way_waits_and_no_more_queue_up(self) -> None:
-        coordinated = started()
-
-        coordinated.at(350)
-        busy = coordinated.pending
-        effects = coordinated.complete(1)
-        coordinated.complete(2)
-        before, after = coordinated.at(399), coordinated.at(400)
-
-        assert (busy, list(triggered(effects)), triggered(before), list(triggered(after))) == ([1], [2], {}, [3])
+        started().play(
+            "at 350 -> trigger 1 s",
+            "complete 1 -> trigger 2 s",
+            "complete 2 ->",
+            "at 399 ->",
+            "at 400 -> trigger 3 s",
+        )
 
     def test_several_at_a_time(self) -> None:
-        coordinated = started(max_concurrent=2)
-
-        coordinated.at(1000 - 1)
-
-        assert coordinated.pending == [1, 2]
+        started(max_concurrent=2).play("at 999 -> trigger 1 s; trigger 2 s")
 
     def test_a_loop_that_stood_still_triggers_once(self) -> None:
-        coordinated = started(max_concurrent=10)
+        started(max_concurrent=10).play("late 1042 -> trigger 1 s", "at 1141 ->", "at 1142 -> trigger 2 s")
 
-        coordinated.now_ms = 1042
-        late = coordinated.handle(CheckpointCoordinator.time_passed)
-
-        assert list(triggered(late)) == [1]
-        assert coordinated.coordinator.next_due_ms == 1142
-
-    @pytest.mark.parametrize("ends", ["complete", "decline"])
-    def test_the_pause_begins_at_the_end_of_one(self, ends: str) -> None:
+    @pytest.mark.parametrize(
+        "end", ["complete 1 ->", "decline 1 s -> failed 1 ASYNCHRONOUS_PART_FAILED; aborted 1 s t; discard 1"]
+    )
+    def test_the_pause_begins_at_the_end_of_one(self, end: str) -> None:
         coordinated = started(min_pause_ms=80, tolerable_failures=-1)
 
-        coordinated.at(170)
-        if ends == "complete":
-            coordinated.complete(1)
-        else:
-            coordinated.decline(1, "s", "ASYNCHRONOUS_PART_FAILED")
-        before, after = coordinated.at(249), coordinated.at(250)
-
-        assert (triggered(before), list(triggered(after))) == ({}, [2])
+        coordinated.play("at 170 -> trigger 1 s", end, "at 249 ->", "at 250 -> trigger 2 s")
 
     def test_one_that_is_wanted_comes_at_once_and_those_behind_it_with_a_pause(self) -> None:
-        """A tenth of the interval lies between them, and as long as the last one took; wishes meanwhile share the next
-        one.
-        """
+        """A tenth of the interval, and as long as the last one took, lies between; wishes meanwhile share the next."""
         coordinated = started(interval_ms=1000)
 
-        assert list(triggered(coordinated.handle(CheckpointCoordinator.checkpoint_wanted))) == [1]
-        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
-        coordinated.now_ms = 20
-        coordinated.complete(1)
-        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
-        assert (triggered(coordinated.at(119)), list(triggered(coordinated.at(120)))) == ({}, [2])
-        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
-        coordinated.now_ms = 320
-        coordinated.complete(2)
-        assert (triggered(coordinated.at(519)), list(triggered(coordinated.at(520)))) == ({}, [3])
-        coordinated.complete(3)
-        assert (triggered(coordinated.at(999)), list(triggered(coordinated.at(1000)))) == ({}, [4])
+        coordinated.play("want -> trigger 1 s", "want ->", "clock 20 ->", "complete 1 ->", "want ->")
+        coordinated.play("at 119 ->", "at 120 -> trigger 2 s", "want ->", "clock 320 ->", "complete 2 ->")
+        coordinated.play("at 519 ->", "at 520 -> trigger 3 s", "complete 3 ->")
+        coordinated.play("at 999 ->", "at 1000 -> trigger 4 s")
 
     def test_one_that_is_wanted_waits_for_all_tasks_to_run_and_for_the_pause(self) -> None:
         coordinated = Coordinated(interval_ms=1000, min_pause_ms=400)
-        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
-        coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job, 0)))
-        assert triggered(coordinated.handle(CheckpointCoordinator.checkpoint_wanted)) == {}
 
-        coordinated.run = 0
-        coordinated.change("s", RUNNING)
-        assert list(triggered(coordinated.change("t", RUNNING))) == [1]
-        coordinated.complete(1)
-        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
-        assert (triggered(coordinated.at(399)), list(triggered(coordinated.at(400)))) == ({}, [2])
+        coordinated.play("want ->", "deploy ->", "want ->", "s RUNNING ->", "t RUNNING -> trigger 1 s")
+        coordinated.play("complete 1 ->", "want ->", "at 399 ->", "at 400 -> trigger 2 s")
 
     def test_the_interval_is_at_least_the_pause(self) -> None:
-        coordinated = started(min_pause_ms=300)
-
-        assert (triggered(coordinated.at(299)), list(triggered(coordinated.at(300)))) == ({}, [1])
+        started(min_pause_ms=300).play("at 299 ->", "at 300 -> trigger 1 s")
 
     @pytest.mark.parametrize("is_held", [True, False])
     def test_one_that_waits_for_the_client_alone_counts_as_no_failure(self, is_held: bool) -> None:
         """The sink has acknowledged, or cannot, because the client does not read."""
-        coordinated = started(timeout_ms=1000)
-        coordinated.at(100)
+        coordinated = under_way(timeout_ms=1000)
         if is_held:
             coordinated.acknowledge(1, "s0")
         coordinated.now_ms = 1100
@@ -248,8 +176,7 @@ class TestPeriod:
         assert failed_job(effects) == []
 
     def test_one_that_waits_for_a_task_too_counts(self) -> None:
-        coordinated = started(timeout_ms=1000)
-        coordinated.at(100)
+        coordinated = under_way(timeout_ms=1000)
         coordinated.now_ms = 1100
 
         effects = coordinated.handle(lambda it: it.time_passed(held=frozenset({(1, attempt("t"))})))
@@ -258,98 +185,70 @@ class TestPeriod:
         assert len(failed_job(effects)) == 1
 
     def test_one_that_takes_too_long_fails(self) -> None:
-        coordinated = started(timeout_ms=1000, tolerable_failures=5)
-        coordinated.at(100)
-        coordinated.acknowledge(1, "s0")
+        """The trigger that was due waits no longer."""
+        coordinated = under_way(timeout_ms=1000, tolerable_failures=5).play(
+            "ack 1 s ->",
+            "at 1099 ->",
+            "at 1100 -> failed 1 CHECKPOINT_EXPIRED; aborted 1 s t; discard 1; trigger 2 s",
+        )
 
-        early, late = coordinated.at(1099), coordinated.at(1100)
-
-        (failed,) = [effect for effect in late if isinstance(effect, CheckpointFailed)]
-        assert (failures(early), failed.failure.reason, failed.held_up_by) == ([], "CHECKPOINT_EXPIRED", (T,))
+        (failed,) = [effect for effect in coordinated.effects if isinstance(effect, CheckpointFailed)]
+        assert failed.held_up_by == (T,)
         assert "1000 ms" in failed.failure.message
-        assert told(late, CheckpointAborted) == [(1, attempt("s")), (1, attempt("t"))]
-        assert list(triggered(late)) == [2], "the trigger that was due waits no longer"
 
 
 class TestFailures:
-    def test_a_task_declines(self) -> None:
-        coordinated = started(tolerable_failures=1)
-        coordinated.at(100)
-        coordinated.acknowledge(1, "s0")
-
-        effects = coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
-
-        (failed,) = [effect for effect in effects if isinstance(effect, CheckpointFailed)]
-        assert (failed.failure.reason, failed.failure.message, failed.failure.subtask) == (
-            "ASYNCHRONOUS_PART_FAILED",
-            "no space left",
-            T,
-        )
-        assert told(effects, CheckpointAborted) == [(1, attempt("s")), (1, attempt("t"))]
-        assert DiscardCheckpoint(1) in effects
-        assert failed_job(effects) == []
-
     def test_too_many_in_a_row_fail_the_job_and_nothing_is_triggered_then(self) -> None:
-        coordinated = started(tolerable_failures=1)
+        coordinated = under_way(tolerable_failures=1).play(
+            "ack 1 s ->",
+            "decline 1 t -> failed 1 ASYNCHRONOUS_PART_FAILED; aborted 1 s t; discard 1",
+            "at 200 -> trigger 2 s",
+            "decline 2 t -> failed 2 ASYNCHRONOUS_PART_FAILED; aborted 2 s t; discard 2; fail the job",
+            "at 10000 ->",
+        )
 
-        messages = []
-        for number in (1, 2):
-            coordinated.at(number * 100)
-            messages.append(failed_job(coordinated.decline(number, "t", "ASYNCHRONOUS_PART_FAILED")))
-        after = coordinated.at(10_000)
-
-        assert messages[0] == []
-        assert messages[1] == [
-            (
-                "more than 1 checkpoints failed one after the other "
-                "(execution.checkpointing.tolerable-failed-checkpoints); the last one, "
-                "checkpoint 2, failed in t (subtask 0): no space left"
-            )
-        ]
-        assert triggered(after) == {}
+        failure = next(effect.failure for effect in coordinated.effects if isinstance(effect, CheckpointFailed))
+        assert (failure.message, failure.subtask) == ("no space left", T)
+        (message,) = failed_job(coordinated.effects)
+        assert message == (
+            "more than 1 checkpoints failed one after the other "
+            "(execution.checkpointing.tolerable-failed-checkpoints); the last one, "
+            "checkpoint 2, failed in t (subtask 0): no space left"
+        )
 
     def test_in_the_next_run_it_goes_on(self) -> None:
-        coordinated = started(tolerable_failures=0)
-        coordinated.at(100)
-        coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
-        coordinated.stop()
+        coordinated = under_way(tolerable_failures=0)
+        coordinated.decline(1, "t")
 
-        coordinated.start()
-        again = coordinated.at(200)
-
-        assert triggered(again) == {2: {attempt("s", run=1)}}
+        coordinated.play("stop ->", "start -> discard 1", "at 200 -> trigger 2 s")
 
     def test_a_complete_one_between_two_failures(self) -> None:
-        coordinated = started(tolerable_failures=1)
-
-        for number in (1, 2, 3):
-            coordinated.at(number * 100)
-            ends = (
-                coordinated.complete(number)
-                if number == 2
-                else coordinated.decline(number, "t", "ASYNCHRONOUS_PART_FAILED")
-            )
-            assert failed_job(ends) == []
+        """Then two did not fail in a row."""
+        under_way(tolerable_failures=1).play(
+            "decline 1 t -> failed 1 ASYNCHRONOUS_PART_FAILED; aborted 1 s t; discard 1",
+            "at 200 -> trigger 2 s",
+            "complete 2 ->",
+            "at 300 -> trigger 3 s",
+            "decline 3 t -> failed 3 ASYNCHRONOUS_PART_FAILED; aborted 3 s t; discard 3",
+        )
 
     def test_any_number_if_the_job_says_so(self) -> None:
         coordinated = started(tolerable_failures=-1)
 
         for number in range(1, 6):
             coordinated.at(number * 100)
-            assert failed_job(coordinated.decline(number, "t", "ASYNCHRONOUS_PART_FAILED")) == []
+            assert failed_job(coordinated.decline(number, "t")) == []
 
     def test_an_older_one_than_the_complete_one_does_not_count(self) -> None:
         coordinated = started(tolerable_failures=0, max_concurrent=2)
         coordinated.at(200)
         coordinated.decline(1, "t", SYMPTOM)
-        coordinated.complete(2)
 
-        assert failed_job(coordinated.decline(1, "s", "ASYNCHRONOUS_PART_FAILED")) == []
+        coordinated.play("complete 2 ->", "decline 1 s ->")
 
     @pytest.mark.parametrize("reason", ["TASK_NOT_READY", "TASK_CLOSING", SYMPTOM, "SUBSUMED", "INPUT_END_OF_STREAM"])
     def test_some_reasons_do_not_count(self, reason: str) -> None:
-        coordinated = started(tolerable_failures=0)
-        coordinated.at(100)
+        coordinated = under_way(tolerable_failures=0)
 
         effects = coordinated.decline(1, "t", reason)
 
@@ -358,12 +257,11 @@ class TestFailures:
 
     def test_the_cause_of_a_symptom_counts_when_it_arrives(self) -> None:
         """A consumer that got a cancelled barrier may report before the producer that cancelled it."""
-        coordinated = started(tolerable_failures=0)
-        coordinated.at(100)
+        coordinated = under_way(tolerable_failures=0)
         symptom = coordinated.decline(1, "t", SYMPTOM)
 
-        cause = coordinated.decline(1, "s", "ASYNCHRONOUS_PART_FAILED")
-        again = coordinated.decline(1, "s", "ASYNCHRONOUS_PART_FAILED")
+        cause = coordinated.decline(1, "s")
+        again = coordinated.decline(1, "s")
 
         assert failed_job(symptom) == []
         assert "failed in s (subtask 0): no space left" in failed_job(cause)[0]
@@ -372,209 +270,149 @@ class TestFailures:
         assert (document["failure_reason"], document["failed_task"]["name"]) == ("ASYNCHRONOUS_PART_FAILED", "s")
 
     def test_another_symptom_replaces_nothing(self) -> None:
-        coordinated = started(tolerable_failures=0)
-        coordinated.at(100)
+        coordinated = under_way(tolerable_failures=0)
         coordinated.decline(1, "t", SYMPTOM)
 
-        assert coordinated.decline(1, "s", "TASK_CLOSING") == []
+        coordinated.play("decline 1 s TASK_CLOSING ->")
 
-    @pytest.mark.parametrize("state", [FAILED, ExecutionState.CANCELED, ExecutionState.CANCELING])
-    def test_a_task_that_is_lost_ends_all_and_counts_as_no_failure(self, state: ExecutionState) -> None:
-        coordinated = started(max_concurrent=2, tolerable_failures=0)
-        coordinated.at(200)
-
-        effects = coordinated.change("t", state)
-
-        assert failures(effects) == [(1, "TASK_FAILURE"), (2, "TASK_FAILURE")]
-        assert failed_job(effects) == []
-        assert triggered(coordinated.at(5000)) == {}
-        told_ids = told(effects, CheckpointAborted)
-        assert ((1, attempt("t")) in told_ids) == (state is ExecutionState.CANCELING), (
-            "an attempt that has ended gets no orders"
+    @pytest.mark.parametrize(("state", "told"), [("FAILED", "s"), ("CANCELED", "s"), ("CANCELING", "s t")])
+    def test_a_task_that_is_lost_ends_all_and_counts_as_no_failure(self, state: str, told: str) -> None:
+        """An attempt that has ended gets no orders."""
+        started(max_concurrent=2, tolerable_failures=0).play(
+            "at 200 -> trigger 1 s; trigger 2 s",
+            f"t {state} -> failed 1 TASK_FAILURE; aborted 1 {told}; discard 1; "
+            f"failed 2 TASK_FAILURE; aborted 2 {told}; discard 2",
+            "at 5000 ->",
         )
 
 
 class TestSubsumption:
     def test_a_complete_one_fails_the_older_ones(self) -> None:
-        coordinated = started(max_concurrent=3)
-        coordinated.at(400)
-
-        coordinated.acknowledge(2)
-        effects = coordinated.write(2)
-
-        assert failures(effects) == [(1, "CHECKPOINT_SUBSUMED")]
-        assert set(told(effects, CheckpointAborted)) == {(1, attempt("s")), (1, attempt("t"))}
-        assert set(told(effects, CheckpointCompleted)) == {(2, attempt("s")), (2, attempt("t"))}
-        assert effects.index(KeepCheckpoint(coordinated.manifests[2])) < effects.index(DiscardCheckpoint(1))
-        assert coordinated.pending == [3, 4], "and leave room for the next one, which was due"
+        """They leave room for the next one, which was due."""
+        started(max_concurrent=3).play(
+            "at 400 -> trigger 1 s; trigger 2 s; trigger 3 s",
+            "ack 2 -> write 2",
+            "write 2 -> keep 2; failed 1 CHECKPOINT_SUBSUMED; aborted 1 s t; discard 1; completed 2 s t; trigger 4 s",
+        )
 
     def test_manifests_that_are_written_in_the_other_order(self) -> None:
         """The older one is never complete after the newer one, and its files go once no thread writes them."""
-        coordinated = started(max_concurrent=2)
-        coordinated.at(200)
-        coordinated.acknowledge(1)
-        coordinated.acknowledge(2)
-
-        newer = coordinated.write(2)
-        older = coordinated.write(1)
-
-        assert failures(newer) == [(1, "CHECKPOINT_SUBSUMED")]
-        assert DiscardCheckpoint(1) not in newer, "a thread still writes it"
-        assert older == [DiscardCheckpoint(1)]
+        started(max_concurrent=2).play(
+            "at 200 -> trigger 1 s; trigger 2 s",
+            "ack 1 -> write 1",
+            "ack 2 -> write 2",
+            "write 2 -> keep 2; failed 1 CHECKPOINT_SUBSUMED; aborted 1 s t; completed 2 s t",
+            "write 1 -> discard 1",
+        )
 
     def test_in_the_right_order_both_are_complete(self) -> None:
-        coordinated = started(max_concurrent=2)
-        coordinated.at(200)
-        coordinated.acknowledge(2)
-        coordinated.acknowledge(1)
-
-        coordinated.write(1)
-        effects = coordinated.write(2)
-
-        assert failures(coordinated.effects) == []
-        assert KeepCheckpoint(coordinated.manifests[2]) in effects
+        started(max_concurrent=2).play(
+            "at 200 -> trigger 1 s; trigger 2 s",
+            "ack 2 -> write 2",
+            "ack 1 -> write 1",
+            "write 1 -> keep 1; completed 1 s t",
+            "write 2 -> keep 2; completed 2 s t",
+        )
 
 
 class TestManifestThatOutlivesItsCheckpoint:
     def test_the_timeout_covers_it(self) -> None:
         """A file server that hangs must not end checkpoints in silence."""
-        coordinated = started(tolerable_failures=0)
-        coordinated.at(100)
-        coordinated.acknowledge(1)
+        coordinated = under_way(tolerable_failures=0).play(
+            "ack 1 -> write 1",
+            "at 1100 -> failed 1 CHECKPOINT_EXPIRED; aborted 1 s t; fail the job",
+            "write 1 -> discard 1",
+        )
 
-        expired = coordinated.at(1100)
-        late = coordinated.write(1)
+        assert "waited for its manifest" in failed_job(coordinated.effects[:-1])[0]
 
-        assert failures(expired) == [(1, "CHECKPOINT_EXPIRED")]
-        assert "waited for its manifest" in failed_job(expired)[0]
-        assert DiscardCheckpoint(1) not in expired
-        assert late == [DiscardCheckpoint(1)]
-
-    @pytest.mark.parametrize("is_written", [True, False])
-    def test_the_run_ends_meanwhile(self, is_written: bool) -> None:
+    @pytest.mark.parametrize("late", ["write", "cannot-write"])
+    def test_the_run_ends_meanwhile(self, late: str) -> None:
         """The next run restores an older one, so this one must never become complete."""
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.acknowledge(1)
+        under_way().play(
+            "ack 1 -> write 1",
+            "stop -> failed 1 CHECKPOINT_COORDINATOR_SUSPEND",
+            "start ->",
+            f"{late} 1 -> discard 1",
+        )
 
-        stopped = coordinated.stop()
-        coordinated.start()
-        late = coordinated.write(1) if is_written else coordinated.fail_to_write(1)
-
-        assert failures(stopped) == [(1, "CHECKPOINT_COORDINATOR_SUSPEND")]
-        assert DiscardCheckpoint(1) not in stopped
-        assert late == [DiscardCheckpoint(1)]
+    def test_the_job_ends_meanwhile(self) -> None:
+        under_way().play(
+            "ack 1 -> write 1",
+            "stop -> failed 1 CHECKPOINT_COORDINATOR_SUSPEND",
+            "end ->",
+            "write 1 -> discard 1",
+        )
 
 
 class TestTasksThatFinish:
     def test_they_count_as_acknowledged_and_their_consumers_are_triggered(self) -> None:
-        coordinated = started()
-        coordinated.change("s", FINISHED)
+        coordinated = started().play(
+            "s FINISHED ->",
+            "at 100 -> trigger 1 t",
+            "ack 1 t -> write 1",
+            "write 1 -> keep 1; completed 1 t",
+        )
 
-        trigger = coordinated.at(100)
-        coordinated.acknowledge(1, "t0")
-        end = coordinated.write(1)
-
-        assert triggered(trigger) == {1: {attempt("t")}}
         assert coordinated.manifests[1].subtasks == [SubtaskEntry(*S, None, is_finished=True), SubtaskEntry(*T, STATE)]
-        assert told(end, CheckpointCompleted) == [(1, attempt("t"))]
-
-    def test_one_that_took_part_may_finish(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.acknowledge(1, "s0")
-
-        coordinated.change("s", FINISHED)
-        coordinated.acknowledge(1, "t0")
-        end = coordinated.write(1)
-
-        assert told(end, CheckpointCompleted) == [(1, attempt("t"))]
 
     def test_one_that_did_not_take_part_fails_it_and_counts_as_no_failure(self) -> None:
         """The task's trigger crossed the report of its end; the checkpoint would otherwise wait until its timeout."""
-        coordinated = started(tolerable_failures=0)
-        coordinated.at(100)
-
-        effects = coordinated.change("s", FINISHED)
-
-        assert failures(effects) == [(1, "TASK_FINISHED")]
-        assert told(effects, CheckpointAborted) == [(1, attempt("t"))]
-        assert failed_job(effects) == []
-        assert triggered(coordinated.at(200)) == {2: {attempt("t")}}
+        under_way(tolerable_failures=0).play(
+            "s FINISHED -> failed 1 TASK_FINISHED; aborted 1 t; discard 1",
+            "at 200 -> trigger 2 t",
+        )
 
     def test_checkpoints_go_on_until_the_last_one_has_finished(self) -> None:
         """Tasks at their end wait for one more checkpoint."""
-        coordinated = started()
-        coordinated.change("s", FINISHED)
-        coordinated.at(100)
-        coordinated.complete(1)
-        going_on = coordinated.coordinator.next_due_ms
+        coordinated = started().play("s FINISHED ->", "at 100 -> trigger 1 t", "complete 1 ->")
+        assert coordinated.coordinator.next_due_ms == 200
 
-        coordinated.change("t", FINISHED)
+        coordinated.play("t FINISHED ->")
 
-        assert (going_on, coordinated.coordinator.next_due_ms) == (200, None)
+        assert coordinated.coordinator.next_due_ms is None
 
-    def test_without_after_tasks_finish_none_is_triggered_then(self) -> None:
-        coordinated = started(after_tasks_finish=False)
-        coordinated.at(100)
-        coordinated.acknowledge(1, "s0")
-
-        coordinated.change("s", FINISHED)
-        coordinated.acknowledge(1, "t0")
-        end = coordinated.write(1)
-
-        assert told(end, CheckpointCompleted) == [(1, attempt("t"))], "one that is on its way goes on"
-        assert triggered(coordinated.at(1000)) == {}
+    @pytest.mark.parametrize("after_tasks_finish", [True, False])
+    def test_one_that_took_part_may_finish(self, after_tasks_finish: bool) -> None:
+        """Without ``after_tasks_finish`` the checkpoint that is on its way goes on, and none is triggered then."""
+        under_way(after_tasks_finish=after_tasks_finish).play(
+            "ack 1 s ->",
+            "s FINISHED ->",
+            "ack 1 t -> write 1",
+            "write 1 -> keep 1; completed 1 t",
+            "at 250 -> trigger 2 t" if after_tasks_finish else "at 1000 ->",
+        )
 
     def test_a_part_of_a_vertex(self) -> None:
-        coordinated = Coordinated(job_of({"s": 2, "t": 2}, [], pointwise=["st"]))
-        coordinated.start()
-        coordinated.change("s", FINISHED, 1)
+        coordinated = started(job_of({"s": 2, "t": 2}, [], pointwise=["st"]))
 
-        assert triggered(coordinated.at(100)) == {1: {attempt("s", 0), attempt("t", 1)}}
+        coordinated.play("s1 FINISHED ->", "at 100 -> trigger 1 s0 t1")
 
 
 class TestReportsThatDoNotFit:
-    def test_of_an_unknown_checkpoint(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
+    def test_of_an_unknown_checkpoint_and_twice(self) -> None:
+        coordinated = under_way().play("ack 7 s ->", "decline 7 s ->", "ack 1 s ->", "ack 1 s ->", "decline 1 s ->")
 
-        effects = [*coordinated.acknowledge(7, "s0"), *coordinated.decline(7, "s", "ASYNCHRONOUS_PART_FAILED")]
-
-        assert (effects, coordinated.pending) == ([], [1])
-
-    def test_twice(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.acknowledge(1, "s0")
-
-        effects = [*coordinated.acknowledge(1, "s0"), *coordinated.decline(1, "s", "ASYNCHRONOUS_PART_FAILED")]
-
-        assert (effects, coordinated.pending) == ([], [1])
+        assert coordinated.pending == [1]
 
     def test_while_the_manifest_is_written(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.acknowledge(1)
-
-        assert coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED") == []
-        assert coordinated.acknowledge(1, "t0") == []
+        """No report ends the checkpoint then, nor is a state removed when it has expired."""
+        under_way(tolerable_failures=9).play(
+            "ack 1 -> write 1",
+            "decline 1 t ->",
+            "ack 1 t ->",
+            "at 1100 -> failed 1 CHECKPOINT_EXPIRED; aborted 1 s t; trigger 2 s",
+            "ack 1 s ->",
+        )
 
     @pytest.mark.parametrize("message", [CheckpointDeclined, CheckpointAcknowledged])
     def test_flink_13593_of_an_attempt_of_the_last_run(self, message: type) -> None:
         """A late decline must not fail the new attempts' checkpoint, nor a late acknowledgement complete it."""
-        coordinated = started()
-        coordinated.stop()
-        coordinated.start()
-        coordinated.at(200)
+        coordinated = started().play("stop ->", "start ->", "at 200 -> trigger 1 s")
         old = attempt("t", run=0)
-        report = (
-            CheckpointDeclined(old, 1, "ASYNCHRONOUS_PART_FAILED", "")
-            if message is CheckpointDeclined
-            else acknowledged(old, 1)
-        )
+        declined = CheckpointDeclined(old, 1, "ASYNCHRONOUS_PART_FAILED", "")
 
-        effects = coordinated.report(report)
+        effects = coordinated.report(declined if message is CheckpointDeclined else acknowledged(old, 1))
 
         assert (effects, coordinated.pending) == ([], [1])
         assert coordinated.handle(lambda it: it.attempt_changed(old, FAILED)) == []
@@ -582,40 +420,27 @@ class TestReportsThatDoNotFit:
 
     def test_flink_18533_of_a_checkpoint_of_the_last_run(self) -> None:
         """The checkpoint's id is never used again, so it fits no checkpoint of this run."""
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.stop()
-        coordinated.start()
-        coordinated.at(200)
+        coordinated = under_way().play(
+            "stop -> failed 1 CHECKPOINT_COORDINATOR_SUSPEND; discard 1",
+            "start -> discard 1",
+            "at 200 -> trigger 2 s",
+            "ack 1 ->",
+            "decline 1 s ->",
+        )
 
-        effects = [*coordinated.acknowledge(1), *coordinated.decline(1, "s", "ASYNCHRONOUS_PART_FAILED")]
-
-        assert (effects, coordinated.pending) == ([], [2])
+        assert coordinated.pending == [2]
 
     def test_flink_28984_a_state_that_is_written_late_is_removed(self) -> None:
-        coordinated = started(tolerable_failures=9)
-        coordinated.at(100)
-        coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
+        """A state that is no file is not."""
+        coordinated = under_way(tolerable_failures=9)
+        coordinated.decline(1, "t")
 
-        in_a_file = coordinated.acknowledge(1, "s0")
-        inline = coordinated.report(acknowledged(attempt("s"), 1, StateHandle(1, b"sum", inline=b"x")))
+        coordinated.play("ack 1 s -> discard 1")
 
-        assert (in_a_file, inline) == ([DiscardCheckpoint(1)], [])
+        assert coordinated.report(acknowledged(attempt("s"), 1, StateHandle(1, b"sum", inline=b"x"))) == []
 
     def test_a_state_of_a_complete_checkpoint_is_never_removed(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.complete(1)
-
-        assert coordinated.acknowledge(1) == []
-
-    def test_a_state_is_not_removed_while_the_manifest_is_written(self) -> None:
-        coordinated = started(tolerable_failures=9)
-        coordinated.at(100)
-        coordinated.acknowledge(1)
-        coordinated.at(1100)
-
-        assert coordinated.acknowledge(1, "s0") == []
+        under_way().play("complete 1 ->", "ack 1 ->")
 
     def test_before_any_run(self) -> None:
         coordinated = Coordinated()
@@ -625,48 +450,28 @@ class TestReportsThatDoNotFit:
 
 
 class TestRuns:
-    def test_ids_rise_over_restarts(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.stop()
-        coordinated.start()
-        again = coordinated.at(300)
-
-        assert triggered(again) == {2: {attempt("s", run=1)}}
-
     def test_the_end_of_a_run_ends_what_is_on_its_way_and_sends_nothing(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
+        coordinated = under_way().play("stop -> failed 1 CHECKPOINT_COORDINATOR_SUSPEND; discard 1", "stop ->")
 
-        effects = coordinated.stop()
-
-        assert failures(effects) == [(1, "CHECKPOINT_COORDINATOR_SUSPEND")]
-        assert told(effects, CheckpointAborted) == []
-        assert (coordinated.stop(), coordinated.coordinator.next_due_ms) == ([], None)
+        assert coordinated.coordinator.next_due_ms is None
 
     def test_a_run_without_an_end_before_it(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
+        coordinated = under_way()
 
         coordinated.start()
 
         assert failures(coordinated.effects) == [(1, "CHECKPOINT_COORDINATOR_SUSPEND")]
 
-    @pytest.mark.parametrize("is_last", [True, False])
-    def test_what_old_attempts_wrote_late_is_removed_when_they_have_ended(self, is_last: bool) -> None:
-        coordinated = started()
-        coordinated.at(100)
+    @pytest.mark.parametrize("next_thing", ["deploy", "end"])
+    def test_what_old_attempts_wrote_late_is_removed_when_they_have_ended(self, next_thing: str) -> None:
+        coordinated = under_way()
         coordinated.stop()
 
-        once = coordinated.handle(CheckpointCoordinator.job_ended if is_last else (lambda it: it.run_started({})))
-        twice = coordinated.handle(CheckpointCoordinator.job_ended)
-
-        assert (once, twice) == ([DiscardCheckpoint(1)], [])
+        coordinated.play(f"{next_thing} -> discard 1", "end ->")
 
     def test_what_attempts_that_go_on_write_late_is_removed_in_the_end(self) -> None:
         """The sink starts again, and the source may still write for the checkpoint that failed."""
-        coordinated = started()
-        coordinated.at(100)
+        coordinated = under_way()
         coordinated.change("t", FAILED)
         attempts = {attempt("s"): S, attempt("t", run=1): T}
 
@@ -688,17 +493,14 @@ class TestRuns:
         assert triggered(coordinated.at(100)) == expected
 
     def test_the_pause_lasts_over_a_restart(self) -> None:
-        coordinated = started(min_pause_ms=100)
-        coordinated.at(100)
+        coordinated = under_way(min_pause_ms=100)
         coordinated.now_ms = 150
         coordinated.stop()
-        coordinated.start()
 
-        assert coordinated.coordinator.next_due_ms == 250
+        coordinated.play("start -> discard 1", "at 249 ->", "at 250 -> trigger 2 s")
 
     def test_what_a_run_begins_with_is_counted(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
+        coordinated = under_way()
         coordinated.complete(1)
         coordinated.stop()
         coordinated.start(restored=1)
@@ -712,18 +514,8 @@ class TestRuns:
             "external_path": f"/checkpoints/{JOB_ID}/chk-1",
         }
 
-    def test_a_manifest_of_no_run(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
-        coordinated.acknowledge(1)
-        coordinated.stop()
-        coordinated.handle(CheckpointCoordinator.job_ended)
-
-        assert coordinated.handle(lambda it: it.manifest_written(coordinated.manifests[1])) == [DiscardCheckpoint(1)]
-
     def test_it_is_described_for_people(self) -> None:
-        coordinated = started()
-        coordinated.at(100)
+        coordinated = under_way()
 
         assert repr(coordinated.coordinator) == (
             "<CheckpointCoordinator [<PendingCheckpoint 1 waits for the tasks, 2 tasks are missing>], next id 2>"

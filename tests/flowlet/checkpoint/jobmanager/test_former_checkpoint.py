@@ -1,14 +1,13 @@
 """Tests of ``flowlet.checkpoint.jobmanager.former_checkpoint``: a job starts from the files of another one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from flowlet.checkpoint.jobmanager.former_checkpoint import (
-    FormerCheckpoint,
-)
+from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
 from flowlet.checkpoint.jobmanager.job_checkpoints import read_former_checkpoint
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import JobSettings
@@ -24,14 +23,10 @@ from flowlet.messages.control_messages import (
     VertexMessage,
 )
 from flowlet.storage.checkpoint_storage import CheckpointStorage, place_of
-from flowlet.storage.manifest import (
-    CheckpointManifest,
-    EdgeEntry,
-    SourceEntry,
-    VertexEntry,
-)
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, VertexEntry
 
 FORMER_JOB = f"{7:032x}"
+PLACE = CheckpointPlace("/dir", FORMER_JOB, 5)
 KEY = b"key"
 MAX_PARALLELISM = 8
 
@@ -67,14 +62,14 @@ def job(*chains: str, parallelism: int = 2, max_parallelism: int = MAX_PARALLELI
     return JobGraphMessage("0" * 32, "new", vertices, [], settings=JobSettings(**settings))
 
 
-def former(vertices: list[VertexEntry], entries: list[SubtaskEntry], new: JobGraphMessage) -> FormerCheckpoint:
-    return taken_by(new, manifest(vertices, entries))
-
-
 def taken_by(new: JobGraphMessage, written: CheckpointManifest) -> FormerCheckpoint:
     """Return the checkpoint as a job takes it over."""
-    ignores, place = new.settings.ignores_unclaimed_state, CheckpointPlace("/dir", FORMER_JOB, 5)
-    return FormerCheckpoint(place, written, CheckpointTopology(new), ignores_unclaimed_state=ignores)
+    ignores = new.settings.ignores_unclaimed_state
+    return FormerCheckpoint(PLACE, written, CheckpointTopology(new), ignores_unclaimed_state=ignores)
+
+
+def former(vertices: list[VertexEntry], entries: list[SubtaskEntry], new: JobGraphMessage) -> FormerCheckpoint:
+    return taken_by(new, manifest(vertices, entries))
 
 
 def own_parts(restored: RestoredState) -> list[SubtaskEntry]:
@@ -91,7 +86,7 @@ def numbers(restored: RestoredState) -> list[int]:
 )
 def test_a_path_names_a_checkpoint(path: str) -> None:
     """The path may name the checkpoint's directory or its manifest, as a path or a URL."""
-    assert place_of(path.format(job=FORMER_JOB)) == CheckpointPlace("/dir", FORMER_JOB, 5)
+    assert place_of(path.format(job=FORMER_JOB)) == PLACE
 
 
 def test_a_url_of_an_object_store_names_a_checkpoint() -> None:
@@ -147,7 +142,7 @@ def test_a_subtask_gets_its_own_part_if_nothing_has_changed() -> None:
     found = former([vertex("s", 2)], [entry("s", 0), entry("s", 1)], job("s")).restored_state(op("s"), 1)
 
     assert found.vertices == [RestoredVertex(2, [op("s")], [entry("s", 1)])]
-    assert (found.checkpoint_id, found.former) == (5, CheckpointPlace("/dir", FORMER_JOB, 5))
+    assert (found.checkpoint_id, found.former) == (5, PLACE)
     assert not found.is_finished
 
 
@@ -189,10 +184,8 @@ def test_who_had_finished() -> None:
     ended = SubtaskEntry(op("s"), 1, is_finished=True)
     some, all_of_them = [entry("s", 0), ended], [SubtaskEntry(op("s"), 0, is_finished=True), ended]
 
-    assert [former([vertex("s", 2)], some, job("s")).restored_state(op("s"), each).is_finished for each in (0, 1)] == [
-        False,
-        True,
-    ]
+    same = former([vertex("s", 2)], some, job("s"))
+    assert [same.restored_state(op("s"), each).is_finished for each in (0, 1)] == [False, True]
     wider = former([vertex("s", 2)], some, job("s", parallelism=3)).restored_state(op("s"), 2)
     assert (wider.is_finished, wider.vertices[0].finished, numbers(wider)) == (False, [1], [0])
     assert former([vertex("s", 2)], all_of_them, job("s", parallelism=3)).restored_state(op("s"), 2).is_finished
@@ -276,45 +269,40 @@ def test_records_in_flight_go_on_if_only_what_is_behind_the_chain_changes() -> N
     assert [each.subtask for each in edge.producers] == [0]
 
 
-def edges_of(message: JobGraphMessage) -> list[EdgeEntry]:
-    """Return the edges of the job as its checkpoint names them."""
-    return CheckpointTopology(message).edges
-
-
-def taken_over(former_job: JobGraphMessage, holds: str, now: JobGraphMessage, parallelism: int = 1) -> FormerCheckpoint:
-    """Return a checkpoint taken over from a job in which the vertices that begin with these operators have records in
-    flight.
-    """
-    chains = ["".join(chr(int(each, 16)) for each in of.operator_ids) for of in former_job.vertices]
+def taken_over(
+    before: JobGraphMessage, holds: str, now: JobGraphMessage, parallelism: int = 1, *, has_state: bool = True
+) -> FormerCheckpoint:
+    """Return a checkpoint of a job in which the vertices that begin with these operators have records in flight."""
+    chains = ["".join(chr(int(each, 16)) for each in of.operator_ids) for of in before.vertices]
     entries = [
         entry(chain[0], subtask, channels=handle(f"{chain[0]}{subtask} in flight") if chain[0] in holds else None)
         for chain in chains
         for subtask in range(parallelism)
     ]
-    written = structs.replace(
-        manifest([vertex(chain, parallelism) for chain in chains], entries), edges=edges_of(former_job)
-    )
-    return taken_by(now, written)
+    if not has_state:
+        entries = [structs.replace(each, state=None, operators=[]) for each in entries]
+    written = manifest([vertex(chain, parallelism) for chain in chains], entries)
+    return taken_by(now, structs.replace(written, edges=CheckpointTopology(before).edges))
+
+
+def in_flight(parts: Sequence[SubtaskEntry] | None) -> list[str]:
+    """Return the records in flight of these parts."""
+    assert parts is not None
+    return [each.channels.inline.decode() for each in parts if each.channels is not None]
 
 
 def test_records_in_flight_follow_their_operator_into_a_chain() -> None:
-    """The edges from s to m and from m to k are inside of the only chain now; each goes to its own reader, from all of
-    their tasks.
-    """
+    """The edges from s to m and to k are inside of the only chain now; each goes to its reader, from all tasks."""
     before = linked(("s", "m", 0), ("m", "k", 0), chains=("s", "m", "k"))
 
     taken = taken_over(before, "smk", linked(chains=("smk",)), parallelism=2)
 
     to_m, to_k = taken.restored_state(op("s"), 0).edges
-    assert [(each.operator, each.edge_id, each.gate, each.output) for each in (to_m, to_k)] == [
-        (1, "", 0, 0),
-        (2, "", 0, 0),
-    ]
-    assert [each.channels for each in to_m.producers] == [handle("s0 in flight"), handle("s1 in flight")]
-    assert to_m.consumers is not None
-    assert [each.channels for each in to_m.consumers] == [handle("m0 in flight"), handle("m1 in flight")]
-    assert to_k.consumers is not None
-    assert [each.channels for each in to_k.consumers] == [handle("k0 in flight"), handle("k1 in flight")]
+    assert (to_m.operator, to_m.edge_id, to_m.gate, to_m.output) == (1, "", 0, 0)
+    assert (to_k.operator, to_k.edge_id, to_k.gate, to_k.output) == (2, "", 0, 0)
+    assert in_flight(to_m.producers) == ["s0 in flight", "s1 in flight"]
+    assert in_flight(to_m.consumers) == ["m0 in flight", "m1 in flight"]
+    assert in_flight(to_k.consumers) == ["k0 in flight", "k1 in flight"]
 
 
 def test_records_in_flight_stay_with_their_reader_whatever_is_added_or_removed_beside_its_edge() -> None:
@@ -346,9 +334,7 @@ def test_each_of_several_edges_between_two_operators_goes_on_as_itself() -> None
 
 
 def test_records_that_were_dealt_out_are_dealt_by_key_where_the_edge_has_one_now() -> None:
-    """A former consumer's records in flight may be of any subtask now, so each subtask reads the parts of all
-    consumers.
-    """
+    """A former consumer's records in flight may be of any subtask now: each reads the parts of all consumers."""
     before = linked(("s", "k", 0), chains=("s", "k"))
     before = structs.replace(before, edges=[structs.replace(each, ship_strategy="REBALANCE") for each in before.edges])
 
@@ -356,8 +342,7 @@ def test_records_that_were_dealt_out_are_dealt_by_key_where_the_edge_has_one_now
     (edge,) = taken.restored_state(op("k"), 0).edges
 
     assert edge.is_by_key_now
-    assert edge.consumers is not None
-    assert [each.channels for each in edge.consumers] == [handle("k0 in flight"), handle("k1 in flight")]
+    assert in_flight(edge.consumers) == ["k0 in flight", "k1 in flight"]
 
 
 def test_records_in_flight_to_an_operator_that_is_gone_are_refused_unless_that_is_wanted() -> None:
@@ -369,16 +354,6 @@ def test_records_in_flight_to_an_operator_that_is_gone_are_refused_unless_that_i
     with pytest.raises(
         StateRestoreError, match=r"records in flight to operator 'm' .*uid\(\).*allow-non-restored-state"
     ):
-        taken_over_without_state(before, "m", lost)
-    (edge,) = taken_over_without_state(before, "sk", wanted).restored_state(op("k"), 0).edges
+        taken_over(before, "m", lost, has_state=False)
+    (edge,) = taken_over(before, "sk", wanted, has_state=False).restored_state(op("k"), 0).edges
     assert edge.new_gate == 0
-
-
-def taken_over_without_state(former_job: JobGraphMessage, holds: str, now: JobGraphMessage) -> FormerCheckpoint:
-    vertices = [vertex("".join(chr(int(each, 16)) for each in of.operator_ids), 1) for of in former_job.vertices]
-    entries = [
-        SubtaskEntry(each.vertex_id, 0, channels=handle("in flight") if chr(int(each.vertex_id, 16)) in holds else None)
-        for each in vertices
-    ]
-    written = structs.replace(manifest(vertices, entries), edges=edges_of(former_job))
-    return taken_by(now, written)

@@ -4,14 +4,11 @@ import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import CellType, FunctionType
-from typing import Any
 
 import pytest
 from msgspec import structs
 
-from flowlet.checkpoint.jobmanager.former_checkpoint import (
-    FormerCheckpoint,
-)
+from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
 from flowlet.checkpoint.jobmanager.job_checkpoints import CheckpointsFailedError, JobCheckpoints
 from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
@@ -30,11 +27,8 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import (
-    CheckpointManifest,
-    SourceEntry,
-    VertexEntry,
-)
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, VertexEntry
+from tests.flowlet.checkpoint.jobmanager.background import Background
 from tests.flowlet.checkpoint.jobmanager.coordinated import JOB_ID, STATE, attempt, job_of, vertex_id
 from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.rpc.manual_timers import ManualTimers
@@ -84,31 +78,37 @@ class Storage(CheckpointStorage):
 class Rig:
     """The checkpoints of a source on ``tm-1`` and a sink on ``tm-2``."""
 
-    def __init__(self, settings: CheckpointSettings | None = SETTINGS, *, is_incremental: bool = False) -> None:
+    def __init__(
+        self, settings: CheckpointSettings | None = SETTINGS, *, is_incremental: bool = False, next_id: int = 1
+    ) -> None:
         self.timers = ManualTimers()
         self.storage = Storage()
         self.orders: list[tuple[str, CheckpointOrder]] = []
         self.errors: list[Exception] = []
-        self.calls: list[tuple[str, Callable[[], None]]] = []  # in the background, not ended
+        self.background = Background()
         self.opened: list[tuple[str, str, bytes]] = []
         self.on_failure: Callable[[], None] = lambda: None
         self.wall_ms = 5_000_000
         self.run = 0
+        self.reserved: list[int] = []
         job = job_of(JOB, ["st"], settings)
-        job = structs.replace(job, settings=replace(job.settings, state=StateSettings(is_incremental, is_incremental)))
+        state = StateSettings(is_incremental, is_incremental)
+        self.job = structs.replace(job, settings=replace(job.settings, state=state))
         self.checkpoints = JobCheckpoints(
-            RecoveredJob(job, 0),
-            self.send,
+            RecoveredJob(self.job, 0, next_checkpoint_id=next_id),
+            lambda tm_id, order: self.orders.append((tm_id, order)),
             clock=lambda: self.wall_ms,
             fail=self._fail,
-            call_in_background=self._call,
+            call_in_background=self.background,
             key=b"key",
+            may_trigger=self._reserve,
             timers=self.timers,
             open_storage=self._open,
         )
 
-    def send(self, tm_id: str, order: CheckpointOrder) -> None:
-        self.orders.append((tm_id, order))
+    def _reserve(self, checkpoint_id: int) -> bool:
+        self.reserved.append(checkpoint_id)
+        return True
 
     def _fail(self, error: Exception) -> None:
         self.errors.append(error)
@@ -117,28 +117,6 @@ class Rig:
     def _open(self, directory: str, job_id: str, key: bytes) -> Storage:
         self.opened.append((directory, job_id, key))
         return self.storage
-
-    def _call(
-        self,
-        function: Callable[[], Any],
-        on_result: Callable[[Any], None],
-        on_error: Callable[[Exception], None],
-        name: str,
-    ) -> None:
-        def finish() -> None:
-            try:
-                result = function()
-            except FlowletError as error:
-                on_error(error)
-            else:
-                on_result(result)
-
-        self.calls.append((name, finish))
-
-    def answer(self) -> None:
-        """The storage answers all calls."""
-        while self.calls:
-            self.calls.pop(0)[1]()
 
     def start(self, run: int = 0) -> None:
         """The attempts of a run are running; a checkpoint is due after each eighth of a second."""
@@ -153,13 +131,41 @@ class Rig:
             for name in names or TMS
         ]
 
-    def complete(self, checkpoint_id: int) -> None:
-        self.timers.advance(0.125)
-        assert self.acknowledge(checkpoint_id) == [True, True]
-        self.answer()
+    def complete(self, *checkpoint_ids: int) -> None:
+        for checkpoint_id in checkpoint_ids:
+            self.timers.advance(0.125)
+            assert self.acknowledge(checkpoint_id) == [True, True]
+            self.background.end_all()
+
+    @property
+    def counts(self) -> object:
+        return self.checkpoints.documents()["counts"]
 
     def orders_of(self, kind: type) -> list[tuple[str, int]]:
         return [(tm_id, order.checkpoint_id) for tm_id, order in self.orders if isinstance(order, kind)]
+
+
+def started(settings: CheckpointSettings | None = SETTINGS, *, is_incremental: bool = False) -> Rig:
+    """Return a rig whose tasks run."""
+    rig = Rig(settings, is_incremental=is_incremental)
+    rig.start()
+    return rig
+
+
+def under_way(settings: CheckpointSettings | None = SETTINGS, *, is_incremental: bool = False) -> Rig:
+    """Return a rig whose first checkpoint was triggered."""
+    rig = started(settings, is_incremental=is_incremental)
+    rig.timers.advance(0.125)
+    return rig
+
+
+def part_of(rig: Rig, vertex: str, *, is_finished: bool = False) -> tuple[int, StateHandle | None]:
+    """Return the checkpoint, and the state in it, with which the only subtask of a vertex begins."""
+    restored = rig.checkpoints.restored_state(vertex, 0)
+    assert restored is not None
+    assert restored.is_finished is is_finished
+    (former,) = restored.vertices
+    return restored.checkpoint_id, next((each.state for each in former.parts), None)
 
 
 def test_the_manifest_is_written_before_anybody_hears_of_the_end() -> None:
@@ -170,8 +176,8 @@ def test_the_manifest_is_written_before_anybody_hears_of_the_end() -> None:
     rig.timers.advance(0.125)
     triggered = rig.orders_of(TriggerCheckpoint)
     rig.acknowledge(1)
-    before = (rig.orders_of(CheckpointCompleted), rig.checkpoints.last_completed_id, [name for name, _ in rig.calls])
-    rig.answer()
+    before = (rig.orders_of(CheckpointCompleted), rig.checkpoints.last_completed_id, rig.background.names)
+    rig.background.end_all()
 
     assert triggered == [("tm-1", 1)]
     assert rig.orders[0][1] == TriggerCheckpoint(attempt("s"), 1, 5_000_125)
@@ -182,50 +188,31 @@ def test_the_manifest_is_written_before_anybody_hears_of_the_end() -> None:
     assert set(rig.opened) == {("/checkpoints", JOB_ID, b"key")}
 
 
-def test_the_next_run_begins_with_the_newest_one() -> None:
+def test_the_next_run_begins_with_the_newest_one_and_its_own_attempts_and_sources() -> None:
     rig = Rig()
-    rig.checkpoints.add_source(vertex_id("s"), lambda: b"splits")
+    source, sink = vertex_id("s"), vertex_id("t")
+    rig.checkpoints.add_source(source, lambda: b"old")
     rig.start()
-    anew = rig.checkpoints.restored_state(vertex_id("t"), 0), rig.checkpoints.source_state(vertex_id("s"))
-
+    assert (rig.checkpoints.restored_state(sink, 0), rig.checkpoints.source_state(source)) == (None, None)
     rig.complete(1)
+
     rig.checkpoints.stop()
+    assert part_of(rig, sink) == (1, STATE)
+    assert (rig.checkpoints.source_state(source), rig.checkpoints.source_state(sink)) == (b"old", None)
 
-    assert anew == (None, None)
-    assert part_of(rig, vertex_id("t")) == (1, STATE)
-    assert rig.checkpoints.source_state(vertex_id("s")) == b"splits"
-    assert rig.checkpoints.source_state(vertex_id("t")) is None
-
-
-def test_the_next_run_goes_on_with_its_own_attempts_and_sources() -> None:
-    rig = Rig()
-    rig.checkpoints.add_source(vertex_id("s"), lambda: b"old")
-    rig.start()
-    rig.complete(1)
-    rig.checkpoints.stop()
-
-    rig.checkpoints.add_source(vertex_id("s"), lambda: b"new")
+    rig.checkpoints.add_source(source, lambda: b"new")
     rig.start(run=1)
     rig.orders.clear()
     rig.complete(2)
-
     assert {order.attempt for _, order in rig.orders} == {attempt("s", run=1), attempt("t", run=1)}
-    assert rig.checkpoints.source_state(vertex_id("s")) == b"new"
-    assert rig.checkpoints.documents()["counts"] == {
-        "restored": 1,
-        "total": 2,
-        "in_progress": 0,
-        "completed": 2,
-        "failed": 0,
-    }
+    assert rig.checkpoints.source_state(source) == b"new"
+    assert rig.counts == {"restored": 1, "total": 2, "in_progress": 0, "completed": 2, "failed": 0}
 
 
 def test_older_ones_are_removed() -> None:
-    rig = Rig(replace(SETTINGS, num_retained=2))
-    rig.start()
+    rig = started(replace(SETTINGS, num_retained=2))
 
-    for number in (1, 2, 3, 4):
-        rig.complete(number)
+    rig.complete(1, 2, 3, 4)
 
     assert rig.storage.done == ["write 1", "write 2", "write 3", "discard 1", "write 4", "discard 2"]
     assert list(rig.storage.manifests) == [3, 4]
@@ -233,38 +220,34 @@ def test_older_ones_are_removed() -> None:
 
 def test_an_older_one_stays_until_the_manifest_of_the_newer_one_is_written() -> None:
     """A JobManager that dies in between would otherwise leave nothing to restore."""
-    rig = Rig()
-    rig.start()
+    rig = started()
     rig.complete(1)
 
     rig.timers.advance(0.125)
     rig.acknowledge(2)
 
-    assert [name for name, _ in rig.calls] == ["manifest of checkpoint 2"]
+    assert rig.background.names == ["manifest of checkpoint 2"]
 
 
 def test_one_at_a_time_is_removed() -> None:
     """A file server that hangs must not collect threads."""
-    rig = Rig()
-    rig.start()
+    rig = started()
     for number in (1, 2, 3):
         rig.timers.advance(0.125)
         rig.acknowledge(number)
-        rig.calls.pop()[1]()
+        rig.background.end_one(-1)
 
-    assert [name for name, _ in rig.calls] == ["discard of what is left before checkpoint 1"]
-    rig.answer()
+    assert rig.background.names == ["discard of what is left before checkpoint 1"]
+    rig.background.end_all()
     assert rig.storage.done[-2:] == ["discard 1", "discard 2"]
     assert rig.storage.swept == [1, 3]
 
 
 def test_what_could_not_be_removed_goes_when_a_later_checkpoint_is_complete() -> None:
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way()
     rig.storage.error = "the server does not answer"
     rig.timers.advance(1.0)  # checkpoint 1 expires, and its files stay
-    rig.answer()
+    rig.background.end_all()
     assert rig.storage.done == []
 
     rig.start(1)
@@ -275,47 +258,41 @@ def test_what_could_not_be_removed_goes_when_a_later_checkpoint_is_complete() ->
 
 def test_leftovers_of_a_checkpoint_whose_manifest_is_being_written_stay() -> None:
     """The manifest would otherwise name files that are gone."""
-    rig = Rig(replace(SETTINGS, max_concurrent=2))
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way(replace(SETTINGS, max_concurrent=2))
     rig.timers.advance(0.125)
     rig.acknowledge(1)
     rig.acknowledge(2)
-    slow, quick = rig.calls
-    rig.calls.clear()
+    _, slow = rig.background.waiting.pop(0)
 
-    quick[1]()
-    rig.answer()
+    rig.background.end_all()
     assert rig.storage.swept == [1]
-    slow[1]()
+    slow()
     rig.complete(3)
 
     assert rig.storage.swept == [1, 3]
 
 
 def test_a_restart_removes_what_its_last_run_left() -> None:
-    rig = Rig()
-    rig.start()
+    rig = started()
     rig.complete(1)
     rig.storage.swept.clear()
 
     rig.checkpoints.stop()
     rig.start(1)
-    rig.answer()
+    rig.background.end_all()
 
     assert rig.storage.swept == [1]
 
 
 def test_files_that_cannot_be_removed_do_not_stop_the_others() -> None:
-    rig = Rig()
-    rig.start()
+    rig = started()
     rig.complete(1)
     rig.timers.advance(0.125)
     rig.acknowledge(2)
-    rig.calls.pop(0)[1]()
+    rig.background.end_one()
 
     rig.storage.error = "permission denied"
-    rig.answer()
+    rig.background.end_all()
     rig.complete(3)
 
     assert rig.storage.done == ["write 1", "write 2", "write 3", "discard 2"]
@@ -323,10 +300,8 @@ def test_files_that_cannot_be_removed_do_not_stop_the_others() -> None:
 
 
 def two_complete(*, fallback: bool) -> Rig:
-    rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=fallback))
-    rig.start()
-    rig.complete(1)
-    rig.complete(2)
+    rig = started(replace(SETTINGS, num_retained=2, restore_fallback=fallback, is_retained_on_failure=True))
+    rig.complete(1, 2)
     rig.checkpoints.stop()
     return rig
 
@@ -365,7 +340,7 @@ def test_the_job_goes_back_to_the_states_of_the_older_checkpoint() -> None:
         for name, tm_id in TMS.items():
             state = StateHandle(number, b"sum")
             rig.checkpoints.report(tm_id, acknowledged(attempt(name), number, state))
-        rig.answer()
+        rig.background.end_all()
     rig.checkpoints.stop()
     source, sink = vertex_id("s"), vertex_id("t")
     newest = part_of(rig, sink), rig.checkpoints.source_state(source)
@@ -378,23 +353,12 @@ def test_the_job_goes_back_to_the_states_of_the_older_checkpoint() -> None:
     assert rig.checkpoints.source_state(source) == b"splits 1"
 
 
-def part_of(rig: Rig, vertex: str, *, is_finished: bool = False) -> tuple[int, StateHandle | None]:
-    """Return the checkpoint, and the state in it, with which the only subtask of a vertex begins."""
-    restored = rig.checkpoints.restored_state(vertex, 0)
-    assert restored is not None
-    assert restored.is_finished is is_finished
-    (former,) = restored.vertices
-    return restored.checkpoint_id, next((each.state for each in former.parts), None)
-
-
 def test_a_subtask_that_has_ended_is_restored_as_ended() -> None:
     """The subtask gets the id of the checkpoint; a vertex that has no state there gets the id alone."""
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way()
     rig.checkpoints.report(TMS["s"], acknowledged(attempt("s"), 1, None, is_finished=True))
     rig.checkpoints.report(TMS["t"], acknowledged(attempt("t"), 1, None))
-    rig.answer()
+    rig.background.end_all()
     rig.checkpoints.stop()
 
     assert part_of(rig, vertex_id("s"), is_finished=True) == (1, None)
@@ -402,13 +366,11 @@ def test_a_subtask_that_has_ended_is_restored_as_ended() -> None:
 
 
 def test_a_manifest_that_cannot_be_written_fails_its_checkpoint() -> None:
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way()
     rig.acknowledge(1)
 
     rig.storage.error = "the disk is full"
-    rig.answer()
+    rig.background.end_all()
 
     (error,) = rig.errors
     assert isinstance(error, CheckpointsFailedError)
@@ -446,33 +408,20 @@ def test_a_source_that_cannot_tell_its_state_fails_the_checkpoint() -> None:
     assert "the state of a source could not be kept: source s: ValueError('too large')" in str(rig.errors[0])
 
 
-@pytest.mark.parametrize("tm_id", ["tm-2", "tm-9"])
-def test_a_report_of_the_wrong_task_manager_does_not_count(tm_id: str) -> None:
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
+def test_a_report_of_a_wrong_task_manager_or_checkpoint_does_not_count() -> None:
+    rig = under_way()
 
-    assert not rig.checkpoints.report(tm_id, acknowledged(attempt("s"), 1))
-    rig.acknowledge(1, "t")
-
-    assert rig.calls == []
-
-
-def test_a_report_about_an_unknown_checkpoint_is_refused() -> None:
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
-
+    assert not rig.checkpoints.report("tm-2", acknowledged(attempt("s"), 1))
+    assert not rig.checkpoints.report("tm-9", acknowledged(attempt("s"), 1))
     assert rig.acknowledge(2) == [False, False]
-    assert rig.acknowledge(1, "s") == [True]
-    assert rig.acknowledge(1, "s") == [True], "a repeated one changes nothing"
-    assert rig.calls == []
+    assert rig.acknowledge(1, "t") == [True]
+    assert rig.acknowledge(1, "t") == [True], "a repeated one changes nothing"
+
+    assert rig.background.waiting == []
 
 
 def test_a_late_report_of_the_last_run_is_refused() -> None:
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way()
     rig.checkpoints.stop()
     rig.start(run=1)
     rig.timers.advance(0.125)
@@ -483,9 +432,7 @@ def test_a_late_report_of_the_last_run_is_refused() -> None:
 
 
 def test_after_a_run_no_timer_and_no_order_is_left() -> None:
-    rig = Rig()
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way()
     rig.orders.clear()
 
     rig.checkpoints.stop()
@@ -497,31 +444,22 @@ def test_after_a_run_no_timer_and_no_order_is_left() -> None:
 
 
 def test_at_the_end_of_the_job_all_are_removed() -> None:
-    rig = Rig(replace(SETTINGS, num_retained=3))
-    rig.start()
-    for number in (1, 2):
-        rig.complete(number)
+    rig = started(replace(SETTINGS, num_retained=3))
+    rig.complete(1, 2)
     rig.timers.advance(0.125)
     rig.acknowledge(3)
 
     rig.checkpoints.close()
     rig.checkpoints.close()
-    rig.answer()
+    rig.background.end_all()
 
     assert rig.storage.manifests == {}
     assert set(rig.storage.done[-3:]) == {"discard 1", "discard 2", "discard 3"}
-    assert rig.checkpoints.documents()["counts"] == {
-        "restored": 0,
-        "total": 3,
-        "in_progress": 0,
-        "completed": 2,
-        "failed": 1,
-    }
+    assert rig.counts == {"restored": 0, "total": 3, "in_progress": 0, "completed": 2, "failed": 1}
 
 
 def test_a_clock_that_is_put_back_holds_nothing_up() -> None:
-    rig = Rig()
-    rig.start()
+    rig = started()
 
     rig.wall_ms -= 3_600_000
     rig.complete(1)
@@ -542,33 +480,23 @@ def test_a_job_without_checkpoints() -> None:
     assert rig.checkpoints.documents()["history"] == []
     assert repr(rig.checkpoints) == f"<JobCheckpoints of {JOB_ID}, none>"
     rig.checkpoints.close()
-    assert (rig.orders, rig.calls, rig.timers.timers) == ([], [], [])
+    assert (rig.orders, rig.background.waiting, rig.timers.timers) == ([], [], [])
 
 
 def test_the_blobs_of_the_job_are_not_kept() -> None:
     """Chains and partitioners may be large, and a job runs for months."""
-    job = job_of(JOB, ["st"])
     rig = Rig()
-    kept = JobCheckpoints(
-        RecoveredJob(job, 0),
-        rig.send,
-        clock=lambda: 0,
-        fail=lambda _: None,
-        call_in_background=rig._call,
-        timers=rig.timers,
-    )
 
-    referents, waiting = {id(kept)}, list[object]([kept])
+    referents, waiting = {id(rig.checkpoints)}, list[object]([rig.checkpoints])
     while waiting:
         for each in gc.get_referents(waiting.pop()):
-            is_followed = isinstance(each, dict | list | tuple | FunctionType | CellType) or type(
-                each
-            ).__module__.startswith("flowlet")
+            is_ours = type(each).__module__.startswith("flowlet")
+            is_followed = is_ours or isinstance(each, dict | list | tuple | FunctionType | CellType)
             if id(each) not in referents and is_followed and each is not rig:
                 referents.add(id(each))
                 waiting.append(each)
 
-    assert not {id(job), id(job.vertices[0]), id(job.edges[0])} & referents
+    assert not {id(rig.job), id(rig.job.vertices[0]), id(rig.job.edges[0])} & referents
 
 
 @pytest.mark.parametrize(
@@ -578,6 +506,7 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
         (False, True, {JobStatus.FAILED}),
         (True, True, {JobStatus.FAILED, JobStatus.CANCELED}),
     ],
+    ids=["none", "of a job that fails", "of a job that fails or is cancelled"],
 )
 def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(
     on_cancellation: bool, on_failure: bool, kept_in: set[JobStatus]
@@ -587,12 +516,11 @@ def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(
     for status in (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED):
         rig = Rig(settings)
         rig.start()
-        rig.complete(1)
-        rig.complete(2)
+        rig.complete(1, 2)
 
         path = rig.checkpoints.retained_path(status)
         rig.checkpoints.close(status)
-        rig.answer()
+        rig.background.end_all()
 
         is_kept = status in kept_in
         assert path == (f"/checkpoints/{JOB_ID}/chk-2" if is_kept else None)
@@ -603,21 +531,25 @@ def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(
         assert completed["completed"]["discarded"] is not is_kept
 
 
+PLACE = CheckpointPlace("/former", "7" * 32, 5)
+
+
+def former_checkpoint() -> FormerCheckpoint:
+    """Return checkpoint 5 of another job with the same vertices."""
+    vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
+    entries, sources = [SubtaskEntry(vertex_id("t"), 0, STATE)], [SourceEntry(vertex_id("s"), b"splits")]
+    written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, entries, sources, vertices)
+    return FormerCheckpoint(PLACE, written, CheckpointTopology(job_of(JOB, ["st"])))
+
+
 def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own() -> None:
     """The job's checkpoint ids go on behind the other job's checkpoint, which is never removed."""
-    rig = Rig()
-    vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
-    entries = [SubtaskEntry(vertex_id("t"), 0, STATE)]
-    written = CheckpointManifest(
-        "7" * 32, "former", 5, 0, JOB, entries, [SourceEntry(vertex_id("s"), b"splits")], vertices
-    )
-    heard: list[object] = []
-    place, topology = CheckpointPlace("/former", "7" * 32, 5), CheckpointTopology(job_of(JOB, ["st"]))
-    rig.checkpoints.read_former = lambda: FormerCheckpoint(place, written, topology)
+    rig, heard = Rig(), list[object]()
+    rig.checkpoints.read_former = former_checkpoint
 
     rig.checkpoints.recover(lambda: heard.append("recovered"), heard.append)
     assert heard == []
-    rig.answer()
+    rig.background.end_all()
     first = rig.checkpoints.restored_state(vertex_id("t"), 0)
     splits = rig.checkpoints.source_state(vertex_id("s"))
     rig.start()
@@ -626,7 +558,7 @@ def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own
 
     assert (heard, splits, rig.checkpoints.last_completed_id) == (["recovered"], b"splits", 6)
     assert first is not None
-    assert (first.checkpoint_id, first.former) == (5, place)
+    assert (first.checkpoint_id, first.former) == (5, PLACE)
     assert isinstance(restored, dict)
     assert restored["restored"]["external_path"] == f"/former/{'7' * 32}/chk-5"
     assert part_of(rig, vertex_id("t")) == (6, STATE)
@@ -635,8 +567,7 @@ def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own
 
 def test_shared_files_go_when_no_kept_checkpoint_names_them_and_all_at_the_end() -> None:
     """The second checkpoint fails: its file stays until the third one, which does not name it, is complete."""
-    rig = Rig(is_incremental=True)
-    rig.start()
+    rig = started(is_incremental=True)
 
     for number, names in ((1, "ab"), (2, "bc"), (3, "bd")):
         rig.timers.advance(0.125)
@@ -646,18 +577,16 @@ def test_shared_files_go_when_no_kept_checkpoint_names_them_and_all_at_the_end()
             rig.checkpoints.report("tm-2", CheckpointDeclined(attempt("t"), number, "TASK_NOT_READY", "not now"))
         else:
             rig.checkpoints.report("tm-2", acknowledged(attempt("t"), number))
-        rig.answer()
+        rig.background.end_all()
     rig.checkpoints.close()
-    rig.answer()
+    rig.background.end_all()
 
     assert rig.storage.done[:5] == ["write 1", "discard 2", "write 3", "discard 1", "discard shared/a, shared/c"]
     assert rig.storage.done[-2:] == ["discard 3", "discard all shared"]
 
 
 def test_files_of_another_tasks_report_are_not_taken_for_used() -> None:
-    rig = Rig(is_incremental=True)
-    rig.start()
-    rig.timers.advance(0.125)
+    rig = under_way(is_incremental=True)
 
     message = acknowledged(attempt("s"), 1, STATE, shared=[StateHandle(1, b"", path="shared/x")])
     taken = [rig.checkpoints.report("tm-2", message), rig.checkpoints.report("tm-1", message)]
@@ -667,16 +596,12 @@ def test_files_of_another_tasks_report_are_not_taken_for_used() -> None:
 
 def test_a_checkpoint_that_was_passed_over_stays_with_those_that_are_retained() -> None:
     """The missing file of such a checkpoint may be put back."""
-    rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=True, is_retained_on_failure=True))
-    rig.start()
-    rig.complete(1)
-    rig.complete(2)
-    rig.checkpoints.stop()
+    rig = two_complete(fallback=True)
 
     fell_back = [rig.checkpoints.fall_back(2), rig.checkpoints.fall_back(1)]
     passed_over = rig.checkpoints.unrestorable
     rig.checkpoints.close(JobStatus.FAILED)
-    rig.answer()
+    rig.background.end_all()
 
     assert (fell_back, passed_over, set(rig.storage.manifests)) == ([True, False], [2], {1, 2})
 
@@ -686,29 +611,9 @@ def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_mana
     next_id: int, expected: int
 ) -> None:
     """The first one is reserved in the job store before the job runs."""
-    reserved: list[int] = []
-    calls: list[Callable[[FormerCheckpoint], None]] = []
+    rig = Rig(next_id=next_id)
+    rig.checkpoints.read_former = former_checkpoint
+    rig.checkpoints.recover(lambda: None, rig.errors.append)
+    rig.background.end_all()
 
-    def call(function: object, on_result: Callable[[FormerCheckpoint], None], on_error: object, name: str) -> None:
-        calls.append(on_result)
-
-    def reserve(checkpoint_id: int) -> bool:
-        reserved.append(checkpoint_id)
-        return True
-
-    job = job_of(JOB, ["st"], SETTINGS)
-    checkpoints = JobCheckpoints(
-        RecoveredJob(job, 0, next_checkpoint_id=next_id),
-        Rig().send,
-        clock=lambda: 0,
-        fail=print,
-        call_in_background=call,
-        may_trigger=reserve,
-        timers=ManualTimers(),
-    )
-    vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
-    written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, [], [], vertices)
-    checkpoints.recover(lambda: None, print)
-    calls[0](FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, CheckpointTopology(job)))
-
-    assert reserved == [expected]
+    assert rig.reserved == [expected]

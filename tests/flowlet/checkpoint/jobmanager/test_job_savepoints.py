@@ -4,7 +4,6 @@ when the test says so.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,9 @@ from flowlet.common.job_status import JobStatus
 from flowlet.errors import StorageError
 from flowlet.storage.checkpoint_storage import SavepointStorage
 from netstack.wire.events import SnapshotType
+from tests.flowlet.checkpoint.jobmanager.background import Background
+from tests.flowlet.checkpoint.jobmanager.coordinated import JOB_ID
 
-JOB_ID = f"{1:032x}"
 SETTINGS = CheckpointSettings(None, "", savepoint_directory="/savepoints")
 IN_PROGRESS = {"status": {"id": "IN_PROGRESS"}, "operation": None}
 SAVEPOINT, SUSPEND = SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND
@@ -32,7 +32,7 @@ class Rig(JobCheckpoints):
     """The checkpoints of a job, as its savepoints see them."""
 
     def __init__(self, settings: CheckpointSettings | None = SETTINGS, gates: Sequence[str] = ()) -> None:
-        self.calls: list[Callable[[], None]] = []
+        self.background = Background()
         self.requests: list[tuple[SavepointRequest, Callable[[str | None], object]]] = []
         self.created: list[str] = []
         self.error: Exception | None = None
@@ -40,7 +40,7 @@ class Rig(JobCheckpoints):
         self.announced: list[bool] = []
         self.job_id = JOB_ID
         self.settings = settings
-        self.call_in_background = self._call
+        self.call_in_background = self.background
         self.savepoints = JobSavepoints(self, self._cancel, gates, self._create)
 
     def announce_stop(self, *, is_near: bool) -> None:
@@ -48,23 +48,6 @@ class Rig(JobCheckpoints):
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         self.requests.append((request, on_end))
-
-    def _call(
-        self,
-        function: Callable[[], Any],
-        on_result: Callable[[Any], None],
-        on_error: Callable[[Exception], None],
-        name: str,
-    ) -> None:
-        def finish() -> None:
-            try:
-                result = function()
-            except StorageError as error:
-                on_error(error)
-            else:
-                on_result(result)
-
-        self.calls.append(finish)
 
     def _create(self, directory: str, job_id: str) -> Directory:
         if self.error is not None:
@@ -75,48 +58,39 @@ class Rig(JobCheckpoints):
     def _cancel(self) -> None:
         self.num_cancelled += 1
 
-    def make_directories(self) -> None:
-        while self.calls:
-            self.calls.pop(0)()
-
     def begun(self, request_id: str = "r", kind: SnapshotType = SAVEPOINT) -> SavepointOperation:
         """A savepoint whose directory is there."""
         operation = self.savepoints.trigger(request_id, None, kind)
-        self.make_directories()
+        self.background.end_all()
         return operation
 
 
-async def test_no_task_hears_of_it_before_its_directory_is_there() -> None:
+def test_no_task_hears_of_it_before_its_directory_is_there() -> None:
     rig = Rig()
 
-    operation = rig.savepoints.trigger("r", None, SAVEPOINT)
-    before = list(rig.requests)
-    rig.make_directories()
+    rig.savepoints.trigger("r", None, SAVEPOINT)
+    assert rig.requests == []
+    rig.background.end_all()
 
-    ((request, end),) = rig.requests
-    assert before == []
-    assert request == SavepointRequest("/savepoints/savepoint-1", SAVEPOINT)
-    end(None)
-    assert operation.document()["operation"] == {"location": "/savepoints/savepoint-1"}
-    assert rig.num_cancelled == 0
+    assert [request for request, _ in rig.requests] == [SavepointRequest("/savepoints/savepoint-1", SAVEPOINT)]
 
 
-async def test_a_directory_that_cannot_be_written_is_its_failure() -> None:
+def test_a_directory_that_cannot_be_written_is_its_failure() -> None:
     rig = Rig()
     rig.error = StorageError("the disk is full")
 
     operation = rig.savepoints.trigger("r", "/elsewhere/", SUSPEND)
-    rig.make_directories()
+    rig.background.end_all()
 
     assert (operation.failure, rig.requests) == ("the disk is full", [])
     assert rig.announced == [True, False]
 
 
-async def test_the_job_is_cancelled_when_that_was_wanted_and_the_savepoint_is_complete() -> None:
+def test_the_job_is_cancelled_when_that_was_wanted_and_the_savepoint_is_complete() -> None:
     rig = Rig()
     rig.savepoints.trigger("bad", None, SAVEPOINT, cancels_job=True)
     rig.savepoints.trigger("good", None, SAVEPOINT, cancels_job=True)
-    rig.make_directories()
+    rig.background.end_all()
 
     rig.requests[0][1]("it was not complete in time")
     after_failure = rig.num_cancelled
@@ -125,17 +99,17 @@ async def test_the_job_is_cancelled_when_that_was_wanted_and_the_savepoint_is_co
     assert (after_failure, rig.num_cancelled) == (0, 1)
 
 
-async def test_the_same_request_begins_nothing_new() -> None:
+def test_the_same_request_begins_nothing_new() -> None:
     """A client that got no answer sends it again."""
     rig = Rig()
 
     assert rig.savepoints.trigger("r", None, SAVEPOINT) is rig.savepoints.trigger("r", None, SAVEPOINT)
 
-    rig.make_directories()
+    rig.background.end_all()
     assert len(rig.requests) == 1
 
 
-async def test_a_job_that_is_being_stopped_takes_no_other() -> None:
+def test_a_job_that_is_being_stopped_takes_no_other() -> None:
     rig = Rig()
     rig.savepoints.trigger("r", None, SUSPEND)
 
@@ -150,8 +124,9 @@ async def test_a_job_that_is_being_stopped_takes_no_other() -> None:
         (CheckpointSettings(None, ""), None, "name a directory, or set execution.checkpointing.savepoint-dir"),
         (SETTINGS, "relative", "a savepoint cannot be written to 'relative'"),
     ],
+    ids=["no settings", "no directory", "relative"],
 )
-async def test_what_cannot_be_done_is_refused_at_once(
+def test_what_cannot_be_done_is_refused_at_once(
     settings: CheckpointSettings | None, target: str | None, message: str
 ) -> None:
     """The message says which option to set."""
@@ -159,7 +134,7 @@ async def test_what_cannot_be_done_is_refused_at_once(
         Rig(settings).savepoints.trigger("r", target, SAVEPOINT)
 
 
-async def test_a_job_with_a_remote_gate_takes_none() -> None:
+def test_a_job_with_a_remote_gate_takes_none() -> None:
     """The gate's producers would go on with a job that is no longer there."""
     with pytest.raises(
         SavepointRefusedError, match=r"a job with a remote gate \('clicks'\) takes no savepoints yet: cancel it"
@@ -167,23 +142,7 @@ async def test_a_job_with_a_remote_gate_takes_none() -> None:
         Rig(gates=["clicks"]).savepoints.trigger("r", "/there", SAVEPOINT)
 
 
-def test_who_waits_is_told_of_the_end() -> None:
-    rig = Rig()
-    rig.savepoints.trigger("r", None, SUSPEND)
-    rig.make_directories()
-
-    unknown = rig.savepoints.find("x")
-    pending = rig.savepoints.find("r")
-    rig.requests[0][1](None)
-    rig.savepoints.job_changed(JobStatus.FINISHED, None)
-    ended = rig.savepoints.find("r")
-
-    assert unknown is None
-    assert pending is ended is not None
-    assert ended.has_ended
-
-
-async def test_a_savepoint_is_complete_or_has_failed() -> None:
+def test_a_savepoint_is_complete_or_has_failed() -> None:
     rig = Rig()
     good, bad = rig.begun("good"), rig.begun("bad")
     before = good.document()
@@ -192,6 +151,7 @@ async def test_a_savepoint_is_complete_or_has_failed() -> None:
     rig.requests[1][1]("the disk is full")
 
     assert before == IN_PROGRESS
+    assert rig.num_cancelled == 0
     assert good.document() == {"status": {"id": "COMPLETED"}, "operation": {"location": "/savepoints/savepoint-1"}}
     assert bad.document() == {
         "status": {"id": "COMPLETED"},
@@ -199,22 +159,22 @@ async def test_a_savepoint_is_complete_or_has_failed() -> None:
     }
 
 
-async def test_one_that_stops_the_job_has_ended_when_the_job_has_finished() -> None:
+def test_one_that_stops_the_job_has_ended_when_the_job_has_finished() -> None:
     rig = Rig()
     operation = rig.begun(kind=SUSPEND)
 
     rig.requests[0][1](None)
     rig.savepoints.job_changed(JobStatus.RUNNING, None)
-    between = operation.document()
+    assert operation.document() == IN_PROGRESS
     rig.savepoints.job_changed(JobStatus.FINISHED, None)
 
-    assert between == IN_PROGRESS
-    assert operation.document()["operation"] == {"location": "/savepoints/savepoint-1"}
+    assert (operation.document()["operation"], operation.has_ended) == ({"location": "/savepoints/savepoint-1"}, True)
+    assert (rig.savepoints.find("r"), rig.savepoints.find("x")) == (operation, None)
     assert rig.begun("next").document() == IN_PROGRESS  # none stops the job any more
 
 
 @pytest.mark.parametrize("status", [JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING])
-async def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) -> None:
+def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) -> None:
     """The failure names the place of the savepoint, and what its use would mean."""
     rig = Rig()
     operation = rig.begun(kind=SUSPEND)
@@ -230,7 +190,7 @@ async def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) ->
     )
 
 
-async def test_what_happens_to_the_job_before_a_savepoint_is_complete_is_not_its_end() -> None:
+def test_what_happens_to_the_job_before_a_savepoint_is_complete_is_not_its_end() -> None:
     """The coordinator says how it ended."""
     rig = Rig()
     operation = rig.begun(kind=SUSPEND)
@@ -240,7 +200,7 @@ async def test_what_happens_to_the_job_before_a_savepoint_is_complete_is_not_its
     assert operation.document() == IN_PROGRESS
 
 
-async def test_the_oldest_that_have_ended_are_forgotten() -> None:
+def test_the_oldest_that_have_ended_are_forgotten() -> None:
     """One that is under way is not."""
     rig = Rig()
     rig.begun("under way")

@@ -8,11 +8,7 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.messages.control_messages import (
-    CheckpointCompleted,
-    JobGraphMessage,
-    TriggerCheckpoint,
-)
+from flowlet.messages.control_messages import CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse

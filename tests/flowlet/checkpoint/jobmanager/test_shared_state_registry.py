@@ -72,9 +72,7 @@ def test_a_late_acknowledgement_of_an_old_checkpoint_shortens_no_life() -> None:
 def test_no_checkpoint_that_is_kept_or_can_still_be_complete_lacks_a_file(
     *, data: st.DataObject, num_retained: int
 ) -> None:
-    """A task whose files only come and go for good; two checkpoints are under way, and acknowledge, complete and abort
-    in any order.
-    """
+    """A task's files come and go for good; two checkpoints acknowledge, complete and abort in any order."""
     job = Files(num_retained)
     live, removed, next_file = {"f0"}, set[str](), 1
     pending: dict[int, frozenset[str]] = {}
