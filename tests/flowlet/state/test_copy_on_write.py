@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Time, Types
-from flowlet.datastream.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateDescriptor,
-    StateTtlConfig,
-    ValueStateDescriptor,
-)
+from flowlet.datastream.state import StateDescriptor, StateTtlConfig, ValueStateDescriptor
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.state import state_table as table_copy
@@ -28,6 +22,7 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.state_table import StateTable
 from flowlet.timers.keyed_timer_service import KeyContext
+from tests.flowlet.state.kinds import DESCRIBED, put
 
 MAX_PARALLELISM = 4
 # Str and int are their own exact keys, the others are not.
@@ -64,7 +59,7 @@ class Task:
 
     def __init__(self, kind: str, configure: Callable[[StateDescriptor], None] = lambda _: None) -> None:
         self.kind = kind
-        self.descriptor = describe(kind)
+        self.descriptor = DESCRIBED[kind]()
         configure(self.descriptor)
         self.context = KeyContext()
         self.now_ms = 0
@@ -100,13 +95,7 @@ class Task:
         self.now_ms += 1
 
     def put(self, value: Any) -> None:
-        match self.kind:
-            case "value":
-                self.state.update(value)
-            case "list":
-                self.state.add(value)
-            case _:
-                self.state.put(self.num_steps % 2, value)
+        put(self.state, self.kind, value, self.num_steps % 2)
 
     def values(self) -> list[Any]:
         match self.kind:
@@ -128,24 +117,26 @@ class Task:
         return content
 
 
-def describe(kind: str) -> StateDescriptor:
-    match kind:
-        case "value":
-            return ValueStateDescriptor("s")
-        case "list":
-            return ListStateDescriptor("s")
-        case _:
-            return MapStateDescriptor("s")
-
-
 def restored(kind: str, snapshot: KeyedStateSnapshot) -> dict[Any, Any]:
     task = Task.__new__(Task)
     task.kind, task.context, task.num_steps, task.now_ms = kind, KeyContext(), 0, 0
     backend = HeapKeyedStateBackend(task.context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
     backend.restore(snapshot)
-    task.state = backend.state(describe(kind), type(describe(kind)))
+    task.state = backend.state(DESCRIBED[kind](), type(DESCRIBED[kind]()))
     backend.check_invariants()
     return task.content()
+
+
+def expiring(descriptor: StateDescriptor) -> None:
+    """Entries live for 4 ms, and are removed step by step."""
+    builder = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background()
+    descriptor.enable_time_to_live(builder.cleanup_incrementally(3, True).build())
+
+
+def left_out_of_snapshots(descriptor: StateDescriptor) -> None:
+    """Entries live for 4 ms, and are left out of later snapshots."""
+    builder = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background()
+    descriptor.enable_time_to_live(builder.cleanup_full_snapshot().build())
 
 
 def begin(task: Task) -> Callable[[], KeyedStateSnapshot]:
@@ -181,15 +172,16 @@ def at_each_copy(do: Callable[[], None]) -> Iterator[None]:
         Box.on_copy = None
 
 
+USES = ["put", "box", "plain", "change", "change", "remove", "clear", "read"]
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["put", "box", "plain", "change", "change", "remove", "clear", "read", "begin", "finish", "give up"]
-        ),
-        st.integers(0, 8),
-    ),
+    st.tuples(st.sampled_from([*USES, "begin", "finish", "give up"]), st.integers(0, 8)),
     max_size=40,
 )
+
+
+def uses(steps: Steps) -> Steps:
+    """Return the steps without those of snapshots."""
+    return [(what, place) for what, place in steps if what in USES]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,10 +192,9 @@ def test_a_snapshot_is_the_state_as_it_was_when_it_began(
     """The task may do anything before the snapshots are finished, and in any copy; several are under way."""
     task = Task(kind)
     pending: list[tuple[Callable[[], KeyedStateSnapshot], dict[Any, Any]]] = []
-    for what, place in before:
-        if what not in ("begin", "finish", "give up"):
-            task.do(what, place)
-    during = iter([(what, place) for what, place in meanwhile if what not in ("begin", "finish", "give up")])
+    for what, place in uses(before):
+        task.do(what, place)
+    during = iter(uses(meanwhile))
 
     def go_on() -> None:
         for what, place in during:
@@ -236,24 +227,14 @@ def test_a_snapshot_is_the_state_as_it_was_when_it_began(
 @given(before=STEPS, steps=STEPS)
 def test_clean_ups_change_no_snapshot_that_is_under_way(kind: str, cleans_up: str, before: Steps, steps: Steps) -> None:
     """A second snapshot, which was finished at once, shows the state of that time."""
-
-    def expiring(descriptor: StateDescriptor) -> None:
-        builder = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background()
-        if cleans_up == "incrementally":
-            builder.cleanup_incrementally(3, True)
-        else:
-            builder.cleanup_full_snapshot()
-        descriptor.enable_time_to_live(builder.build())
-
-    task = Task(kind, expiring)
-    for what, place in before:
-        if what not in ("begin", "finish", "give up"):
-            task.do(what, place)
+    task = Task(kind, expiring if cleans_up == "incrementally" else left_out_of_snapshots)
+    for what, place in uses(before):
+        task.do(what, place)
     expected, finish = begin(task)(), begin(task)
 
     for what, place in steps:
         task.backend.clean()
-        task.do("change" if what in ("begin", "finish", "give up") else what, place)
+        task.do(what if what in USES else "change", place)
     task.backend.check_invariants()
 
     assert finish() == expected
@@ -320,16 +301,6 @@ def test_a_value_that_cannot_be_copied_fails_the_snapshot_and_not_the_function_t
 
 def test_a_list_that_a_clean_up_shortened_is_in_the_snapshot_as_it_was() -> None:
     """The rest of the list stays in use, and is changed in place."""
-
-    def expiring(descriptor: StateDescriptor) -> None:
-        ttl = (
-            StateTtlConfig.new_builder(Time.milliseconds(4))
-            .disable_cleanup_in_background()
-            .cleanup_incrementally(3, True)
-            .build()
-        )
-        descriptor.enable_time_to_live(ttl)
-
     task = Task("list", expiring)
     for _ in range(4):
         task.do("put", 0)
@@ -384,7 +355,7 @@ def restored_entries(snapshot: KeyedStateSnapshot) -> dict[str, tuple[Any, Any]]
     context = KeyContext()
     backend = HeapKeyedStateBackend(context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
     backend.restore(pickle.loads(pickle.dumps(snapshot, 5)))
-    state = backend.state(describe("value"), ValueStateDescriptor)
+    state = backend.state(ValueStateDescriptor("s"), ValueStateDescriptor)
     found = {}
     for rows in (of_state for of_group in snapshot.groups.values() for of_state in of_group.values()):
         for key in rows.keys:
@@ -402,12 +373,10 @@ ITEMS = st.one_of(
 
 @given(pairs=st.lists(st.tuples(ITEMS, ITEMS), max_size=12), step=st.sampled_from([1, 2, 100]))
 def test_packed_numbers_keep_their_values_and_types(pairs: list[tuple[Any, Any]], step: int) -> None:
-    """Steps of ints or floats are packed; one with ints of more than 64 bits, bools or other types is not; both meet in
-    a key group.
-    """
+    """Steps of ints or floats are packed, those with larger ints, bools or others are not; a group has both."""
     context = KeyContext()
     backend = HeapKeyedStateBackend(context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
-    state = backend.state(describe("value"), ValueStateDescriptor)
+    state = backend.state(ValueStateDescriptor("s"), ValueStateDescriptor)
     expected = {}
     for key, value in pairs:
         context.current_key = key

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Time, Types
-from flowlet.datastream import AggregateFunction
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -26,6 +26,7 @@ from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateRows
 from flowlet.timers.keyed_timer_service import KeyContext
+from tests.flowlet.state.kinds import DESCRIBED, KINDS, NOTHING, Collecting, content_of, put, step
 
 MAX_PARALLELISM = 8
 KEYS = st.sampled_from(["a", "b", 1, 1.0, True, None, 0.0, -0.0, (1, "x"), (True, "x"), b"a", [1], [True]])
@@ -53,91 +54,28 @@ class Backend:
     def at(self, key: Any) -> None:
         self.context.current_key = key
 
-    def snapshot(self) -> KeyedStateSnapshot:
+    def value(self) -> Any:
+        """Return the value state of the key "k"."""
+        self.at("k")
+        return self.state(ValueStateDescriptor("s"))
+
+    def begin(self) -> Callable[[], KeyedStateSnapshot]:
         finish = self.backend.snapshot()
         assert finish is not None
-        stored: KeyedStateSnapshot = pickle.loads(pickle.dumps(finish()))  # as in a file
+        return finish
+
+    def snapshot(self) -> KeyedStateSnapshot:
+        stored: KeyedStateSnapshot = pickle.loads(pickle.dumps(self.begin()()))  # as in a file
         return stored
-
-
-def describe(kind: str) -> StateDescriptor:
-    match kind:
-        case "value":
-            return ValueStateDescriptor("s")
-        case "list":
-            return ListStateDescriptor("s")
-        case "map":
-            return MapStateDescriptor("s")
-        case "reducing":
-            return ReducingStateDescriptor("s", pair_of)
-        case _:
-            return AggregatingStateDescriptor("s", Collecting())
-
-
-def pair_of(first: Any, second: Any) -> Any:
-    return [first, second]
-
-
-class Collecting(AggregateFunction):
-    """An aggregate whose accumulator is a list that it changes."""
-
-    def create_accumulator(self) -> list[Any]:
-        return []
-
-    def add(self, value: Any, accumulator: list[Any]) -> list[Any]:
-        accumulator.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: list[Any]) -> Any:
-        return list(accumulator)
-
-    def merge(self, acc_a: list[Any], acc_b: list[Any]) -> list[Any]:
-        return acc_a + acc_b
-
-
-def content_of(state: Any, kind: str) -> Any:
-    match kind:
-        case "value":
-            return state.value()
-        case "map":
-            return {exact_key(key): (key, value) for key, value in state.items()}
-        case _:
-            return state.get()
-
-
-def step(state: Any, kind: str, model: Any, value: Any) -> Any:
-    """Do one thing to a state and to its model; the model is what ``content_of`` must give then."""
-    match kind:
-        case "value":
-            state.update(value)
-            return value
-        case "list":
-            state.add(value)
-            return [*(model or []), value]
-        case "map":
-            state[value] = value
-            return {**(model or {}), exact_key(value): ((model or {}).get(exact_key(value), (value,))[0], value)}
-        case "reducing":
-            state.add(value)
-            return value if model is None else [model, value]
-        case _:
-            state.add(value)
-            return [*(model or []), value]
-
-
-KINDS = ["value", "list", "map", "reducing", "aggregating"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(st.tuples(KEYS, st.one_of(st.just("clear"), VALUES), st.booleans()), max_size=20))
 def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps: list[tuple[Any, Any, bool]]) -> None:
-    """The content of each state is that of a dictionary by exact key; a restart at any step, into two subtasks, changes
-    nothing.
-    """
+    """Each content is that of a dictionary by exact key; a restart at any step, into two subtasks, changes nothing."""
     models: dict[Any, Any] = {}
-    nothing: Any = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}[kind]
     subtasks = [Backend()]
-    states = [subtasks[0].state(describe(kind))]
+    states = [subtasks[0].state(DESCRIBED[kind]())]
 
     for key, value, restarts in steps:
         if restarts:
@@ -145,16 +83,16 @@ def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps:
             number = 3 - len(subtasks)
             ranges = [key_group_range(MAX_PARALLELISM, number, subtask) for subtask in range(number)]
             subtasks = [Backend(each, *snapshots) for each in ranges]
-            states = [each.state(describe(kind)) for each in subtasks]
+            states = [each.state(DESCRIBED[kind]()) for each in subtasks]
         owner = 0 if len(subtasks) == 1 or key_group(key, MAX_PARALLELISM) < MAX_PARALLELISM // 2 else 1
         subtasks[owner].at(key)
         if value == "clear":
             states[owner].clear()
             models.pop(exact_key(key), None)
         else:
-            models[exact_key(key)] = step(states[owner], kind, models.get(exact_key(key)), value)
+            models[exact_key(key)] = step(states[owner], kind, models.get(exact_key(key)), value, value)
         content = content_of(states[owner], kind)
-        assert repr(content) == repr(models.get(exact_key(key), nothing))
+        assert repr(content) == repr(models.get(exact_key(key), NOTHING[kind]))
         for each in subtasks:
             each.backend.check_invariants()
 
@@ -163,16 +101,10 @@ def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps:
 def test_a_snapshot_does_not_see_what_a_user_gets_and_changes_in_place_afterwards(kind: str) -> None:
     running = Backend()
     running.at("k")
-    state = running.state(describe(kind))
-    value = {"n": [1]}
-    if kind == "map":
-        state.put("x", value)
-    elif kind == "value":
-        state.update(value)
-    else:
-        state.add(value)
+    state = running.state(DESCRIBED[kind]())
+    put(state, kind, {"n": [1]})
 
-    finish = running.backend.snapshot()
+    finish = running.begin()
     match kind:
         case "value" | "reducing":
             (state.value if kind == "value" else state.get)()["n"].append(2)
@@ -182,27 +114,21 @@ def test_a_snapshot_does_not_see_what_a_user_gets_and_changes_in_place_afterward
         case _:
             state.get()[0]["n"].append(2)
             state.add(5)
-    assert finish is not None
     restored = Backend(range(MAX_PARALLELISM), finish())
     restored.at("k")
 
-    expected = {"value": {"n": [1]}, "map": {"x": ("x", {"n": [1]})}, "reducing": {"n": [1]}}.get(kind, [{"n": [1]}])
-    assert content_of(restored.state(describe(kind)), kind) == expected
+    expected = {"value": {"n": [1]}, "map": {"x": (str, {"n": [1]})}, "reducing": {"n": [1]}}.get(kind, [{"n": [1]}])
+    assert content_of(restored.state(DESCRIBED[kind]()), kind) == expected
 
 
 def test_one_snapshot_serves_two_restarts() -> None:
     """Changes that the first restart makes to its lists do not reach the second one."""
     running = Backend()
-    running.at("k")
-    running.state(describe("value")).update([1])
-    finish = running.backend.snapshot()
-    assert finish is not None
-    snapshot = finish()
+    running.value().update([1])
+    snapshot = running.begin()()
 
     for _ in range(2):
-        restored = Backend(range(MAX_PARALLELISM), snapshot)
-        restored.at("k")
-        state = restored.state(describe("value"))
+        state = Backend(range(MAX_PARALLELISM), snapshot).value()
         assert state.value() == [1]
         state.value().append(2)
 
@@ -225,30 +151,36 @@ def test_state_that_was_not_declared_again_stays_in_the_next_snapshot() -> None:
 @pytest.mark.parametrize(
     ("written", "declared", "message"),
     [
-        (
+        pytest.param(
             ValueStateDescriptor("s", Types.INT()),
             ListStateDescriptor("s", Types.INT()),
             "as a ValueState of type .*as a ListState of type",
+            id="another kind",
         ),
-        (
+        pytest.param(
             ValueStateDescriptor("s", Types.INT()),
             ValueStateDescriptor("s", Types.STRING()),
             "as a ValueState of type .*Integer.*String",
+            id="another type",
         ),
-        (
+        pytest.param(
             MapStateDescriptor("s", Types.INT(), Types.INT()),
             MapStateDescriptor("s", Types.STRING(), Types.INT()),
             "of type .*Integer.*of type .*String",
+            id="another key of a map",
         ),
-        (
+        pytest.param(
             ValueStateDescriptor("s", Types.ROW_NAMED(["a"], [Types.INT()])),
             ValueStateDescriptor("s", Types.ROW_NAMED(["b"], [Types.INT()])),
-            (
-                "state 's' was written as .*a: Integer.*b: Integer.*field 'a' is 'b' now.*declare it as it was written, or "  # noqa: E501
-                "use another name"
-            ),
+            "state 's' was written as .*a: Integer.*b: Integer.*field 'a' is 'b' now.*declare it as it was written, or",
+            id="another field",
         ),
-        (ValueStateDescriptor("s"), ValueStateDescriptor("s", Types.STRING()), "of type Pickled.*of type String"),
+        pytest.param(
+            ValueStateDescriptor("s"),
+            ValueStateDescriptor("s", Types.STRING()),
+            "of type Pickled.*of type String",
+            id="a type for the first time",
+        ),
     ],
 )
 def test_a_changed_descriptor_is_refused_with_both_named(
@@ -264,38 +196,28 @@ def test_a_changed_descriptor_is_refused_with_both_named(
         running.state(declared)
 
 
-def grown(kind: str, *, is_new: bool) -> StateDescriptor:
-    fields = [Types.STRING(), Types.LONG(), Types.DOUBLE()] if is_new else [Types.STRING(), Types.INT()]
-    match kind:
-        case "list":
-            return ListStateDescriptor("s", Types.TUPLE(fields))
-        case "map":
-            return MapStateDescriptor("s", Types.INT(), Types.TUPLE(fields))
-        case "reducing":
-            return ReducingStateDescriptor("s", lambda _, new: new, Types.TUPLE(fields))
-        case "aggregating":
-            return AggregatingStateDescriptor("s", Collecting(), Types.LIST(Types.TUPLE(fields)))
-        case _:
-            return ValueStateDescriptor("s", Types.TUPLE(fields))
+def of_type(kind: str, of: TypeInformation) -> StateDescriptor:
+    descriptors: dict[str, StateDescriptor] = {
+        "value": ValueStateDescriptor("s", of),
+        "list": ListStateDescriptor("s", of),
+        "map": MapStateDescriptor("s", Types.INT(), of),
+        "reducing": ReducingStateDescriptor("s", lambda _, new: new, of),
+        "aggregating": AggregatingStateDescriptor("s", Collecting(), Types.LIST(of)),
+    }
+    return descriptors[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("had_ttl", [True, False])
 @pytest.mark.parametrize("has_ttl", [True, False])
 def test_a_type_may_grow_over_a_restart(kind: str, had_ttl: bool, has_ttl: bool) -> None:
-    """A field at the end is None; also where entries begin, or cease, to expire; the next snapshot
-    is of the new type.
-    """
-    before, now = grown(kind, is_new=False), grown(kind, is_new=True)
+    """A field at the end is None, also where entries begin, or cease, to expire; the next snapshot is the new type."""
+    before = of_type(kind, Types.TUPLE([Types.STRING(), Types.INT()]))
+    now = of_type(kind, Types.TUPLE([Types.STRING(), Types.LONG(), Types.DOUBLE()]))
     running = Backend()
     running.at("k")
     state = running.state(expiring(before) if had_ttl else before)
-    if kind == "map":
-        state.put(7, ("a", 1))
-    elif kind == "value":
-        state.update(("a", 1))
-    else:
-        state.add(("a", 1))
+    put(state, kind, ("a", 1), 7)
 
     snapshot = running.snapshot()
     for _ in range(2):
@@ -303,7 +225,7 @@ def test_a_type_may_grow_over_a_restart(kind: str, had_ttl: bool, has_ttl: bool)
         restored.at("k")
         content = content_of(restored.state(expiring(now) if has_ttl else now), kind)
         assert content == {
-            "map": {7: (7, ("a", 1, None))},
+            "map": {7: (int, ("a", 1, None))},
             "list": [("a", 1, None)],
             "aggregating": [("a", 1, None)],
         }.get(kind, ("a", 1, None))
@@ -338,28 +260,19 @@ def test_a_snapshot_with_another_number_of_key_groups_is_refused() -> None:
     running = Backend()
     for key in range(100):
         running.at(key)
-        running.state(describe("value")).update(key)
+        running.state(ValueStateDescriptor("s")).update(key)
 
     with pytest.raises(StateRestoreError, match=r"call set_max_parallelism\(8\)"):
         Backend(range(4), running.snapshot(), max_parallelism=4)
-
-
-def test_a_value_that_cannot_be_pickled_is_named_by_its_state() -> None:
-    running = Backend()
-    running.at("k")
-    running.state(describe("value")).update(number for number in range(3))
-
-    with pytest.raises(FlowletError, match="state 's' holds a value that cannot be pickled"):
-        running.snapshot()
 
 
 def test_a_wrong_descriptor_and_a_missing_key_are_refused() -> None:
     running = Backend()
 
     with pytest.raises(FlowletError, match="needs a ListStateDescriptor"):
-        running.backend.state(describe("value"), ListStateDescriptor)
+        running.backend.state(ValueStateDescriptor("s"), ListStateDescriptor)
     with pytest.raises(FlowletError, match="state 's' was used without a current key"):
-        running.state(describe("value")).update(1)
+        running.state(ValueStateDescriptor("s")).update(1)
 
 
 def test_none_clears_a_value_and_is_kept_in_lists_and_maps() -> None:
@@ -425,9 +338,8 @@ def test_an_entry_lives_as_long_as_it_is_used(kind: str, reads_extend: bool, ret
 
     running = Backend()
     running.at("k")
-    state = running.state(expiring(describe(kind), configure))
-    content = step(state, kind, None, 5)
-    nothing: Any = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}[kind]
+    state = running.state(expiring(DESCRIBED[kind](), configure))
+    content = step(state, kind, None, 5, 5)
 
     running.now_ms += 9
     assert content_of(state, kind) == content
@@ -435,8 +347,8 @@ def test_an_entry_lives_as_long_as_it_is_used(kind: str, reads_extend: bool, ret
     if reads_extend:
         assert content_of(state, kind) == content
         running.now_ms += 10
-    assert content_of(state, kind) == (content if returns_expired else nothing)
-    assert content_of(state, kind) == nothing
+    assert content_of(state, kind) == (content if returns_expired else NOTHING[kind])
+    assert content_of(state, kind) == NOTHING[kind]
     running.backend.check_invariants()
 
 
@@ -469,10 +381,10 @@ def test_clean_ups_remove_what_nobody_asks_for(kind: str) -> None:
 
     def left(configure: Configure, use: Callable[[Backend, Any], None]) -> int:
         running = Backend()
-        state = running.state(expiring(describe(kind), configure))
+        state = running.state(expiring(DESCRIBED[kind](), configure))
         for number in range(20):
             running.at(number)
-            step(state, kind, None, 5)
+            step(state, kind, None, 5, 5)
         running.now_ms += 10
         running.at("other")
         use(running, state)
@@ -510,11 +422,11 @@ def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str) -> None:
     """An entry that begins to expire counts as used at the restart; a snapshot of expiring entries keeps their age."""
     running = Backend()
     running.at("k")
-    content = step(running.state(describe(kind)), kind, None, 5)
+    content = step(running.state(DESCRIBED[kind]()), kind, None, 5, 5)
 
     second = Backend(range(MAX_PARALLELISM), running.snapshot())
     second.at("k")
-    state = second.state(expiring(describe(kind)))
+    state = second.state(expiring(DESCRIBED[kind]()))
     second.now_ms += 9
     snapshot = second.snapshot()
     third, fourth = Backend(range(MAX_PARALLELISM), snapshot), Backend(range(MAX_PARALLELISM), snapshot)
@@ -523,8 +435,8 @@ def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str) -> None:
     fourth.now_ms = second.now_ms + 1
 
     assert content_of(state, kind) == content
-    assert content_of(third.state(describe(kind)), kind) == content
-    assert not content_of(fourth.state(expiring(describe(kind))), kind)
+    assert content_of(third.state(DESCRIBED[kind]()), kind) == content
+    assert not content_of(fourth.state(expiring(DESCRIBED[kind]())), kind)
 
 
 class Kept:
@@ -535,17 +447,13 @@ class Kept:
 def test_a_closed_back_end_keeps_no_value(last: str) -> None:
     """The states that functions hold, and so the task, may live until the collector of cycles runs."""
     running = Backend()
-    running.at("k")
-    state = running.state(describe("value"))
+    state = running.value()
     value = Kept()
     state.update(value)
     reference = weakref.ref(value)
     del value
     if last == "a checkpoint":
-        finish = running.backend.snapshot()
-        assert finish is not None
-        finish()
-        del finish
+        running.begin()()
 
     gc.disable()
     try:
@@ -560,13 +468,9 @@ def test_a_closed_back_end_keeps_no_value(last: str) -> None:
 def test_a_snapshot_that_is_copied_still_survives_the_close() -> None:
     """The last snapshot of a task that ends is copied while the state is closed."""
     running = Backend()
-    running.at("k")
-    running.state(describe("value")).update([1])
-    finish = running.backend.snapshot()
-    assert finish is not None
+    running.value().update([1])
+    finish = running.begin()
 
     running.backend.close()
 
-    restored = Backend(range(MAX_PARALLELISM), finish())
-    restored.at("k")
-    assert restored.state(describe("value")).value() == [1]
+    assert Backend(range(MAX_PARALLELISM), finish()).value().value() == [1]

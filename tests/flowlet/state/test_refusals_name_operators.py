@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration, Types
+from flowlet.common.job_client import JobClient
 from flowlet.datastream import (
     BroadcastProcessFunction,
     DataStream,
@@ -92,24 +93,27 @@ REFUSED: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
 }
 
 
+def waiting_job(cluster: MiniCluster, options: dict[str, str], step: Callable[[DataStream], DataStream]) -> JobClient:
+    """Return a job whose operator has kept a value that cannot be written."""
+    One.is_cancelled.clear()
+    Keeps.is_kept.clear()
+    env = cluster.environment()
+    env.configure(Configuration.from_dict(options))
+    step(env.add_source(One())).name("the keeper").print()
+    job = env.execute_async("keeps")
+    assert Keeps.is_kept.wait(PATIENCE_S)
+    return job
+
+
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_a_savepoint_cannot_hold_is_refused_with_its_operator(what: str, backend: str, tmp_path: Path) -> None:
     if backend == "rocksdb":
         pytest.importorskip("rocksdict")
     step, said = REFUSED[what]
-    One.is_cancelled.clear()
-    Keeps.is_kept.clear()
+    options = {"state.backend.type": backend, "execution.checkpointing.savepoint-dir": str(tmp_path)}
     with MiniCluster(1) as cluster:
-        env = cluster.environment()
-        env.configure(
-            Configuration.from_dict(
-                {"state.backend.type": backend, "execution.checkpointing.savepoint-dir": str(tmp_path)}
-            )
-        )
-        step(env.add_source(One())).name("the keeper").print()
-        job = env.execute_async("keeps")
-        assert Keeps.is_kept.wait(PATIENCE_S)
+        job = waiting_job(cluster, options, step)
 
         with pytest.raises(FlowletError, match=f"operator 'the keeper'.*: {said}"):
             job.trigger_savepoint().result()
@@ -119,26 +123,15 @@ def test_what_a_savepoint_cannot_hold_is_refused_with_its_operator(what: str, ba
 
 def test_rules_that_a_savepoint_cannot_hold_are_refused_with_their_operator(tmp_path: Path) -> None:
     """Broadcast state is looked at by the task itself, which fails with the words."""
-    One.is_cancelled.clear()
-    Keeps.is_kept.clear()
+    options = {"restart-strategy.type": "none", "execution.checkpointing.savepoint-dir": str(tmp_path)}
     with MiniCluster(1) as cluster:
-        env = cluster.environment()
-        env.configure(
-            Configuration.from_dict(
-                {"restart-strategy.type": "none", "execution.checkpointing.savepoint-dir": str(tmp_path)}
-            )
-        )
-        stream = env.add_source(One())
-        stream.connect(stream.broadcast(RULES)).process(KeepsRules()).name("the keeper").print()
-        job = env.execute_async("keeps")
-        end = job.get_job_execution_result()
-        assert Keeps.is_kept.wait(PATIENCE_S)
+        job = waiting_job(cluster, options, lambda it: it.connect(it.broadcast(RULES)).process(KeepsRules()))
 
         savepoint = job.trigger_savepoint()
         with pytest.raises(
             JobExecutionError,
             match=r"operator 'the keeper'.*: state 'state' is declared as .* and cannot hold a value 5",
         ):
-            end.result()
+            job.get_job_execution_result().result()
         with pytest.raises(FlowletError):
             savepoint.result()
