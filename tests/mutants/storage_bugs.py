@@ -75,7 +75,7 @@ STORAGE_BUGS: Final = (
         "flowlet.storage.state_files",
         " or not hmac.compare_digest(hashlib.sha256(content).digest(), handle.sha256)",
         "",
-        f"{_STORAGE}::test_a_damaged_state_is_refused",
+        f"{_STORAGE}::test_a_damaged_state_or_manifest_is_refused",
     ),
     Mutant(
         "a_forged_manifest_is_read",
@@ -84,7 +84,7 @@ STORAGE_BUGS: Final = (
         "flowlet.storage.manifest",
         "        if not hmac.compare_digest(mac,",
         "        if False and not hmac.compare_digest(mac,",
-        f"{_STORAGE}::test_a_damaged_manifest_is_refused",
+        f"{_STORAGE}::test_a_damaged_state_or_manifest_is_refused",
     ),
     Mutant(
         "an_old_manifest_is_read_in_the_place_of_a_new_one",

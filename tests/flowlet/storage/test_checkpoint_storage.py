@@ -13,10 +13,7 @@ import pytest
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
-from flowlet.storage.manifest import (
-    CheckpointManifest,
-    SourceEntry,
-)
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 
 # Numpy has threads, and we fork.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -101,13 +98,8 @@ def test_a_large_state_is_a_file_and_a_small_one_stays_in_its_handle(tmp_path: P
     assert (large.path, large.inline, large.num_bytes) == ("chk-3/large", b"", len(LARGE))
     assert (small.path, small.inline) == (None, LARGE[:INLINE_BYTES])
     assert [storage.read_state(each) for each in (large, small)] == [LARGE, LARGE[:INLINE_BYTES]]
+    assert storage.read_state(storage.write_state(3, "empty", b"")) == b""
     assert tree(tmp_path) == [JOB, f"{JOB}/chk-3", f"{JOB}/chk-3/large"]
-
-
-def test_an_empty_state_comes_back(tmp_path: Path) -> None:
-    storage = storage_in(tmp_path)
-
-    assert storage.read_state(storage.write_state(1, "a", b"")) == b""
 
 
 def test_nobody_else_may_read_directories_and_files(tmp_path: Path) -> None:
@@ -135,11 +127,10 @@ def test_a_directory_is_named_by_its_path_or_url(tmp_path: Path, url: str) -> No
     ("url", "sentence"),
     [
         ("memory://x", "'memory://x': it is the memory of one process"),
-        ("relative/x", "'relative/x': it is not an absolute path"),
-        ("~/x", "'~/x': it is not an absolute path"),
-        ("file:x", "'file:x': it is not an absolute path"),
-        ("file://host/x", "'file://host/x': it is not an absolute path"),
-        ("", "'': it is not an absolute path"),
+        *(
+            (url, f"'{url}': it is not an absolute path")
+            for url in ("relative/x", "~/x", "file:x", "file://host/x", "")
+        ),
         ("/a\0b", "it is not an absolute path"),
     ],
 )
@@ -322,27 +313,16 @@ DAMAGES: list[tuple[Damage, str]] = [
 DAMAGE_NAMES = ["missing", "empty", "truncated", "longer", "flipped", "symlink", "fifo", "directory"]
 
 
+@pytest.mark.parametrize("name", ["state-a", "_metadata"])
 @pytest.mark.parametrize(("damage", "sentence"), DAMAGES, ids=DAMAGE_NAMES)
-def test_a_damaged_state_is_refused(tmp_path: Path, damage: Damage, sentence: str) -> None:
+def test_a_damaged_state_or_manifest_is_refused(tmp_path: Path, damage: Damage, sentence: str, name: str) -> None:
     storage, handle = completed(tmp_path)
-    path = tmp_path / JOB / "chk-7" / "state-a"
+    path = tmp_path / JOB / "chk-7" / name
 
     damage(path)
 
     with pytest.raises(StorageError, match=f"^checkpoint file {path} ") as caught:
-        storage.read_state(handle)
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(("damage", "sentence"), DAMAGES, ids=DAMAGE_NAMES)
-def test_a_damaged_manifest_is_refused(tmp_path: Path, damage: Damage, sentence: str) -> None:
-    storage, _ = completed(tmp_path)
-    path = tmp_path / JOB / "chk-7" / "_metadata"
-
-    damage(path)
-
-    with pytest.raises(StorageError, match=f"^checkpoint file {path} ") as caught:
-        storage.read_manifest(7)
+        storage.read_state(handle) if name == "state-a" else storage.read_manifest(7)
     assert sentence in str(caught.value)
 
 
@@ -383,24 +363,14 @@ def test_a_file_that_has_become_huge_is_not_read(tmp_path: Path) -> None:
         storage.read_state(handle)
 
 
-def test_a_manifest_of_another_version_says_so(tmp_path: Path) -> None:
+def test_a_manifest_of_another_version_or_cluster_says_so(tmp_path: Path) -> None:
     storage, _ = completed(tmp_path)
-    _flip(tmp_path / JOB / "chk-7" / "_metadata", 4)
 
-    with pytest.raises(
-        StorageError, match="_metadata has version 257, this flowlet reads 1: use the flowlet that wrote it"
-    ):
-        storage.read_manifest(7)
-
-
-def test_a_manifest_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    completed(tmp_path)
-
-    with pytest.raises(
-        StorageError,
-        match="_metadata is of a cluster with another secret: start the JobManager with the secret file of",
-    ):
+    with pytest.raises(StorageError, match="_metadata is of a cluster with another secret: start the JobManager with"):
         storage_in(tmp_path, key=b"another" * 6).read_manifest(7)
+    _flip(tmp_path / JOB / "chk-7" / "_metadata", 4)
+    with pytest.raises(StorageError, match="has version 257, this flowlet reads 1: use the flowlet that wrote it"):
+        storage.read_manifest(7)
 
 
 def test_without_a_key_no_manifest_is_read(tmp_path: Path) -> None:
@@ -439,17 +409,9 @@ def test_a_discarded_checkpoint_leaves_nothing(tmp_path: Path) -> None:
 
     assert storage.complete_checkpoints() == [8]
     assert tree(tmp_path / JOB) == ["chk-8", "chk-8/_metadata", "chk-8/state-a"]
-    storage.discard(8)
-    assert tree(tmp_path) == []
-    storage.discard(8)
-
-
-def test_the_rest_of_an_aborted_checkpoint_can_be_discarded(tmp_path: Path) -> None:
-    storage = storage_in(tmp_path)
-    storage.write_state(1, "a", LARGE)
-
-    storage.discard(1)
-
+    storage.write_state(9, "of-an-aborted-one", LARGE)
+    for checkpoint_id in (8, 8, 9):
+        storage.discard(checkpoint_id)
     assert tree(tmp_path) == []
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import SubtaskEntry
+from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import (
-    CheckpointManifest,
-)
+from flowlet.storage.manifest import CheckpointManifest
 
 # Numpy has threads, and we fork.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -52,22 +50,24 @@ class CannotMountError(Exception):
     pass
 
 
+def check(result: int) -> None:
+    if result != 0:
+        raise CannotMountError(os.strerror(ctypes.get_errno()))
+
+
 def mount(path: Path, options: bytes, flags: int = 0) -> None:
     """A tmpfs that only this process sees, and that is gone with it."""
-    if libc.mount(b"flowlet-test", str(path).encode(), b"tmpfs", flags, options) != 0:
-        raise CannotMountError(os.strerror(ctypes.get_errno()))
+    check(libc.mount(b"flowlet-test", str(path).encode(), b"tmpfs", flags, options))
 
 
 def use_mounts_of_our_own() -> None:
     user, group = os.geteuid(), os.getegid()
-    if libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)) != 0:
-        raise CannotMountError(os.strerror(ctypes.get_errno()))
+    check(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)))
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-    if libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) != 0:
-        raise CannotMountError(os.strerror(ctypes.get_errno()))
+    check(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
 
 
 def said_on_a_disk(act: Callable[[], object]) -> str:
@@ -271,6 +271,11 @@ def test_a_directory_in_the_way_of_a_file_is_not_removed(tmp_path: Path) -> None
 # ---------------------------------------------------------------- loss of power
 
 
+def manifest_of(*states: StateHandle) -> CheckpointManifest:
+    entries = [SubtaskEntry("v", index, each) for index, each in enumerate(states)]
+    return CheckpointManifest(JOB, "job", 1, 0, {}, entries)
+
+
 class Recorder:
     """The calls to a file system: ("fsync", path), ("rename", path), ("mkdir", path)."""
 
@@ -324,9 +329,7 @@ class Recorder:
 def test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state that was returned is on disk, with every directory above it; and so is all that a manifest names before
-    it is itself.
-    """
+    """A state that was returned is on disk, with all directories above it, and so is what a manifest names."""
     recorder = Recorder(monkeypatch)
     storage = CheckpointStorage(str(tmp_path / "new" / "root"), JOB)
     folder = f"{tmp_path}/new/root/{JOB}/chk-1"
@@ -336,9 +339,7 @@ def test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment(
         handles.append(storage.write_state(1, name, LARGE))
         assert f"{folder}/{name}" in recorder.surviving_files(len(recorder.events))
     num_before = len(recorder.events)
-    storage.write_manifest(
-        CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", index, each) for index, each in enumerate(handles)])
-    )
+    storage.write_manifest(manifest_of(*handles))
 
     assert recorder.surviving_files(len(recorder.events)) == {f"{folder}/a", f"{folder}/b", f"{folder}/_metadata"}
     for cut in range(num_before, len(recorder.events) + 1):
@@ -353,7 +354,7 @@ def test_a_directory_that_another_process_made_and_did_not_settle_survives(
     storage = CheckpointStorage(str(tmp_path), JOB)
 
     handle = storage.write_state(1, "a", LARGE)
-    storage.write_manifest(CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", 0, handle)]))
+    storage.write_manifest(manifest_of(handle))
 
     assert len(recorder.surviving_files(len(recorder.events))) == 2
 
@@ -362,9 +363,7 @@ def test_the_manifest_is_gone_for_good_before_a_file_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = CheckpointStorage(str(tmp_path), JOB)
-    storage.write_manifest(
-        CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", 0, storage.write_state(1, "a", LARGE))])
-    )
+    storage.write_manifest(manifest_of(storage.write_state(1, "a", LARGE)))
     done = []
     unlink, fsync = os.unlink, os.fsync
 
@@ -389,9 +388,7 @@ def test_the_manifest_is_gone_for_good_before_a_file_is_removed(
 def test_a_writer_makes_again_what_another_process_removes_as_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last checkpoint of a job is discarded, and the directory of the job with it, just when
-    the next one begins.
-    """
+    """A job's last checkpoint is discarded, and the job's directory with it, just when the next one begins."""
     storage, mkdir, num_left = CheckpointStorage(str(tmp_path), JOB), os.mkdir, 3
 
     def mkdir_in_vain(name: str, mode: int, *, dir_fd: int) -> None:

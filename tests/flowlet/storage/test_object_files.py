@@ -15,10 +15,7 @@ from flowlet.common.paths import check_checkpoint_url
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import (
-    CheckpointManifest,
-    manifest_key,
-)
+from flowlet.storage.manifest import CheckpointManifest, manifest_key
 
 JOB = "0123456789abcdef" * 2
 KEY = manifest_key(b"secret")

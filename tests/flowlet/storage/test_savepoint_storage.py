@@ -10,11 +10,7 @@ import pytest
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root
-from flowlet.storage.manifest import (
-    CheckpointManifest,
-    SourceEntry,
-    manifest_key,
-)
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, manifest_key
 from flowlet.storage.state_files import INLINE_BYTES
 
 JOB = "0123456789abcdef" * 2
