@@ -29,7 +29,7 @@ _RIG: Final = "a double takes the place of the object whose parts it needs"
 _LEAK: Final = "what is left behind is seen inside alone"
 # How many uses there are, and why.
 KNOWN: Final[dict[str, tuple[int, str]]] = {
-    "tests/flowlet/async_io/test_shared_async_loop.py": (1, _LEAK),
+    "tests/flowlet/async_io/test_async_calls.py": (1, _LEAK),
     "tests/flowlet/checkpoint/task/test_in_flight.py": (5, _SEAM),
     "tests/flowlet/client/test_gate_routing.py": (
         2,

@@ -9,6 +9,7 @@ from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.records import Chunk
+from flowlet.testing.manual_processing_time_service import ManualTimer, TestProcessingTimeService
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.operators.harness import RecordingOutput, set_up
 
@@ -27,46 +28,16 @@ class ScriptedMailbox(TaskMailbox):
         return mail
 
 
-class ManualTimer:
-    def __init__(self, timers: "ManualTimers", timestamp_ms: int, callback: Callable[[int], None]) -> None:
-        self.timers = timers
-        self.timestamp_ms = timestamp_ms
-        self.callback = callback
-
-    def cancel(self) -> None:
-        self.timers.armed.discard(self)
-
-
-class ManualTimers:
-    """A clock that stands still between two calls of ``advance``."""
+class Clock(TestProcessingTimeService):
+    """Stands still between two calls of ``advance``; keeps all timers, also those that fired or were called off."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
-        self.armed: set[ManualTimer] = set()
+        super().__init__()
+        self.registered: list[ManualTimer] = []
 
-    def current_time_ms(self) -> int:
-        return self.now_ms
-
-    def relative_time_ns(self) -> int:
-        raise NotImplementedError("async operators know no idleness")
-
-    def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> ManualTimer:
-        timer = ManualTimer(self, timestamp_ms, callback)
-        self.armed.add(timer)
-        return timer
-
-    def schedule_with_fixed_delay(
-        self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int
-    ) -> ManualTimer:
-        raise NotImplementedError("async operators have no periodic timers")
-
-    def advance(self, by_ms: int) -> None:
-        """Fire the timers that are due, in the order of time."""
-        self.now_ms += by_ms
-        while due := [timer for timer in self.armed if timer.timestamp_ms <= self.now_ms]:
-            first = min(due, key=lambda timer: timer.timestamp_ms)
-            self.armed.discard(first)
-            first.callback(first.timestamp_ms)
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], object]) -> ManualTimer:
+        self.registered.append(super().register_timer(timestamp_ms, callback))
+        return self.registered[-1]
 
 
 class ScriptedCalls(AsyncCalls):
@@ -157,7 +128,7 @@ class AsyncHarness:
         self.mailbox = ScriptedMailbox() if mailbox is None else mailbox
         self.mailbox.bind_to_current_thread()
         self.executor = MailboxExecutor(self.mailbox, priority)
-        self.clock = ManualTimers()
+        self.clock = Clock()
         self.recorded = RecordingOutput()
         self.on_start: Callable[[Sequence[AsyncCall]], None] = lambda calls: None
         ctx = OperatorContext("task", 2, 4, 128, "look up", executor=self.executor, clock=self.clock)

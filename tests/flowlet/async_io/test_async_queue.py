@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowlet.async_io import async_queue
 from flowlet.async_io.async_queue import AsyncQueue, Control, PendingRecord
-from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
+from flowlet.records import Chunk, Watermark, WatermarkStatus
 
 BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
 
@@ -78,22 +78,6 @@ def test_a_watermark_leaves_an_empty_queue_at_once(is_ordered: bool) -> None:
     assert queue.next_element() is None
 
 
-@BOTH_ORDERS
-def test_a_watermark_waits_for_the_records_before_it(is_ordered: bool) -> None:
-    """testPop: nothing behind it leaves before, though it is complete."""
-    queue = queue_of(4, is_ordered=is_ordered)
-    (first,) = queue.put_records([1], [0])
-    queue.put_control(Watermark(0))
-    (second,) = queue.put_records([2], [1])
-
-    queue.complete(second, ["two"])
-
-    assert queue.next_element() is None
-    queue.complete(first, ["one"])
-    assert drain(queue) == ["one", Watermark(0), "two"]
-    assert len(queue) == 0
-
-
 def test_ordered_results_wait_for_the_oldest_record() -> None:
     """testCompletionOrder: a result that is there early leaves the queue behind the results of older records."""
     queue = queue_of(4, is_ordered=True)
@@ -127,19 +111,6 @@ def test_unordered_results_leave_as_they_come_within_a_segment() -> None:
     queue.complete(fourth, ["four"])
     assert drain(queue) == ["four", Watermark(5)]
     assert len(queue) == 0
-
-
-@BOTH_ORDERS
-def test_a_status_waits_its_turn_like_a_watermark(is_ordered: bool) -> None:
-    """An idle status that overtook a watermark would have it dropped by the consumer."""
-    queue = queue_of(4, is_ordered=is_ordered)
-    (record,) = queue.put_records([1], None)
-    queue.put_control(IDLE)
-    queue.put_control(ACTIVE)
-
-    assert drain(queue) == []
-    queue.complete(record, [])
-    assert drain(queue) == [IDLE, ACTIVE]
 
 
 @BOTH_ORDERS
@@ -220,9 +191,7 @@ def test_a_queue_has_places() -> None:
 @BOTH_ORDERS
 @given(data=st.data())
 def test_whatever_the_order_of_completion(is_ordered: bool, data: st.DataObject) -> None:
-    """Every record leaves once, none crosses a control element, and an ordered queue changes nothing; also with more
-    than fit.
-    """
+    """Every record leaves once, none crosses a control element, an ordered queue changes nothing, even if full."""
     queue = queue_of(6, is_ordered=is_ordered)
     sent: list[Any] = []
     received: list[Any] = []

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.async_io.async_wait_operator import AsyncWaitStatistics
+from flowlet.async_io.async_calls import Failed
+from flowlet.async_io.async_wait_operator import AsyncWaitStatistics, retry_delay_ms
 from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import UserFunctionError
@@ -48,7 +49,7 @@ def fixed_delay(max_attempts: int = 2) -> AsyncRetryStrategy:
 
 
 def test_a_call_that_takes_too_long_fails_the_task() -> None:
-    """testAsyncTimeoutFailure: PyFlink's default."""
+    """The task fails by PyFlink's default."""
     harness = AsyncHarness(timeout_ms=1000)
     harness.process("a")
     harness.advance(999)
@@ -59,7 +60,6 @@ def test_a_call_that_takes_too_long_fails_the_task() -> None:
     assert isinstance(caught.value.__cause__, TimeoutError)
     assert "too late: a" in str(caught.value.__cause__)
     assert caught.value.__cause__.__notes__ == ["raised by timeout(), after 1000 ms without a result"]
-    harness.close()
 
 
 def test_a_plain_coroutine_function_that_takes_too_long_fails_the_task() -> None:
@@ -70,7 +70,6 @@ def test_a_plain_coroutine_function_that_takes_too_long_fails_the_task() -> None
         harness.advance(1000)
 
     assert repr(caught.value.__cause__) == "TimeoutError('no result within 1000 ms')"
-    harness.close()
 
 
 @BOTH_ORDERS
@@ -86,7 +85,6 @@ def test_a_function_may_have_another_answer_when_the_time_is_over(is_ordered: bo
     assert harness.elements == (["instead of a", "B"] if is_ordered else ["B", "instead of a"]) + [Watermark(2)]
     assert harness.calls.cancelled == ["a"]
     assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=0, num_retries=0, num_timeouts=1)
-    harness.close()
 
 
 def test_an_outcome_after_the_deadline_is_ignored() -> None:
@@ -100,7 +98,6 @@ def test_an_outcome_after_the_deadline_is_ignored() -> None:
     harness.end("a", ["late"])
 
     assert harness.elements == ["instead of a"]
-    harness.close()
 
 
 def test_an_outcome_that_came_before_the_deadline_counts() -> None:
@@ -114,34 +111,35 @@ def test_an_outcome_that_came_before_the_deadline_counts() -> None:
     harness.run_mails()
 
     assert harness.elements == ["A", "B"]
-    harness.close()
 
 
 def test_the_timer_of_a_batch_goes_with_its_last_record() -> None:
-    """TestTimeoutCleanup."""
+    """Without a timeout there is no timer."""
+    untimed = AsyncHarness(timeout_ms=0)
+    untimed.process("a")
+    assert untimed.clock.num_timers == 0
     harness = AsyncHarness(timeout_ms=1000)
     harness.process("a", "b")
     harness.process("c")
 
-    at_first = len(harness.clock.armed)
+    at_first = harness.clock.num_timers
     harness.end("a", [])
     harness.end("c", [])
-    after_two = len(harness.clock.armed)
+    after_two = harness.clock.num_timers
     harness.end("b", [])
 
-    assert (at_first, after_two, len(harness.clock.armed)) == (2, 1, 0)
-    harness.close()
+    assert (at_first, after_two, harness.clock.num_timers) == (2, 1, 0)
 
 
 def test_closing_calls_off_the_timers() -> None:
     harness = AsyncHarness(timeout_ms=1000, retry_strategy=fixed_delay())
     harness.process("a", "b")
     harness.end("a", [])
-    armed = len(harness.clock.armed)
+    armed = harness.clock.num_timers
 
     harness.close()
 
-    assert (armed, len(harness.clock.armed)) == (2, 0)
+    assert (armed, harness.clock.num_timers) == (2, 0)
 
 
 def test_a_timer_that_was_on_its_way_when_it_was_called_off_does_nothing() -> None:
@@ -149,14 +147,13 @@ def test_a_timer_that_was_on_its_way_when_it_was_called_off_does_nothing() -> No
     harness = AsyncHarness(timeout_ms=1000, retry_strategy=fixed_delay())
     harness.process("a")
     harness.process("b")
-    first, second = sorted(harness.clock.armed, key=id)
     harness.end("b", [])
-    (retry,) = harness.clock.armed - {first, second}
     harness.calls.end("a", ["A"])
     harness.run_mails()
     harness.close()
 
-    for timer in (first, second, retry):
+    assert len(harness.clock.registered) == 3
+    for timer in harness.clock.registered:
         timer.callback(1000)
 
     assert harness.elements == ["A"]
@@ -174,15 +171,6 @@ def test_only_the_records_without_a_result_are_too_late() -> None:
 
     assert harness.elements == ["A", "instead of b", "C"]
     assert harness.operator.statistics().num_timeouts == 1
-    harness.close()
-
-
-def test_without_a_timeout_there_is_no_timer() -> None:
-    harness = AsyncHarness(timeout_ms=0)
-    harness.process("a")
-
-    assert harness.clock.armed == set()
-    harness.close()
 
 
 def test_records_that_came_later_have_their_own_deadline() -> None:
@@ -196,7 +184,6 @@ def test_records_that_came_later_have_their_own_deadline() -> None:
     assert harness.elements == ["instead of a"]
     harness.advance(400)
     assert harness.elements == ["instead of a", "instead of b"]
-    harness.close()
 
 
 def test_the_answer_to_a_deadline_may_be_a_coroutine() -> None:
@@ -212,7 +199,6 @@ def test_the_answer_to_a_deadline_may_be_a_coroutine() -> None:
     assert asked == ["timeout"]
     assert len(harness.operator.queue) == 0
     assert harness.operator.statistics().num_retries == 0
-    harness.close()
 
 
 def test_an_answer_to_a_deadline_that_is_no_list_is_refused() -> None:
@@ -223,7 +209,6 @@ def test_an_answer_to_a_deadline_that_is_no_list_is_refused() -> None:
         harness.advance(1000)
 
     assert "got 7 of type int" in str(caught.value.__cause__)
-    harness.close()
 
 
 # -- attempts
@@ -248,8 +233,7 @@ def test_a_call_is_repeated_until_its_result_is_good(is_ordered: bool) -> None:
     assert harness.calls.started == ["a", "b", "a", "a"]
     assert harness.elements == (["A", "B"] if is_ordered else ["B", "A"])
     assert harness.operator.statistics() == AsyncWaitStatistics(num_in_queue=0, num_retries=2, num_timeouts=0)
-    assert harness.clock.armed == set()
-    harness.close()
+    assert harness.clock.num_timers == 0
 
 
 def test_the_last_attempt_counts_whatever_it_comes_to() -> None:
@@ -265,7 +249,6 @@ def test_the_last_attempt_counts_whatever_it_comes_to() -> None:
     with pytest.raises(UserFunctionError) as caught:
         harness.end("b", OSError("second"))
     assert repr(caught.value.__cause__) == "OSError('second')"
-    harness.close()
 
 
 def test_the_deadline_is_that_of_all_attempts() -> None:
@@ -277,19 +260,16 @@ def test_the_deadline_is_that_of_all_attempts() -> None:
     harness.end("a", [])
 
     harness.advance(20)
-    armed = len(harness.clock.armed)
+    armed = harness.clock.num_timers
     harness.advance(1000)
 
     assert armed == 0
     assert harness.elements == ["instead of a"]
     assert harness.calls.started == ["a", "a"]
-    harness.close()
 
 
 def test_attempts_go_on_after_the_end_of_the_input() -> None:
-    """Attempts keep their delays until one counts or there are no more: a call that fails once does not end a bounded
-    job.
-    """
+    """Attempts keep their delays until one counts: a call that fails once does not end a bounded job."""
     harness = AsyncHarness(retry_strategy=fixed_delay(max_attempts=3))
     harness.process("a", "b", "c")
     harness.end("b", [])
@@ -308,8 +288,7 @@ def test_attempts_go_on_after_the_end_of_the_input() -> None:
 
     assert sorted(harness.calls.started) == ["a", "a", "a", "b", "b", "c", "c"]
     assert sorted(harness.elements) == ["A", "B", "C"]
-    assert harness.clock.armed == set()
-    harness.close()
+    assert harness.clock.num_timers == 0
 
 
 def test_an_exception_of_a_predicate_names_the_record() -> None:
@@ -324,4 +303,59 @@ def test_an_exception_of_a_predicate_names_the_record() -> None:
 
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert caught.value.__cause__.__notes__ == ["raised by the retry strategy"]
-    harness.close()
+
+
+# -- the delay of the next attempt
+
+
+def test_an_outcome_that_the_predicate_wants_is_tried_again_until_no_attempt_is_left() -> None:
+    strategy = fixed_delay()
+
+    assert [retry_delay_ms(strategy, [], attempts) for attempts in (1, 2, 3)] == [50, 50, None]
+    assert [retry_delay_ms(strategy, Failed(ValueError()), attempts) for attempts in (1, 2, 3)] == [50, 50, None]
+    assert retry_delay_ms(strategy, ["something"], 1) is None
+
+
+def test_without_a_predicate_the_first_outcome_counts() -> None:
+    strategy = AsyncRetryStrategy.fixed_delay(2, 50, None, None)
+
+    assert retry_delay_ms(strategy, [], 1) is None
+    assert retry_delay_ms(strategy, Failed(ValueError()), 1) is None
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_what_is_no_exception_is_never_tried_again(error: BaseException) -> None:
+    strategy = AsyncRetryStrategy.fixed_delay(2, 50, None, has_exception_predicate)
+
+    assert retry_delay_ms(strategy, Failed(error), 1) is None
+
+
+def test_predicates_are_not_asked_when_no_attempt_is_left() -> None:
+    asked: list[Any] = []
+
+    def ask(results: list[Any]) -> bool:
+        asked.append(results)
+        return False
+
+    strategy = AsyncRetryStrategy.fixed_delay(1, 50, ask, None)
+
+    retry_delay_ms(strategy, [1], 2)
+    retry_delay_ms(strategy, [2], 1)
+
+    assert asked == [[2]]
+
+
+def test_a_negative_delay_is_none() -> None:
+    """A user's own strategy may compute one; a timer in the past would be no error, either."""
+
+    class Hasty(AsyncRetryStrategy):
+        def can_retry(self, current_attempts: int) -> bool:
+            return True
+
+        def get_backoff_time_millis(self, current_attempts: int) -> int:
+            return -3
+
+        def get_retry_predicate(self) -> Any:
+            return AsyncRetryStrategy.fixed_delay(1, 1, empty_result_predicate, None).get_retry_predicate()
+
+    assert retry_delay_ms(Hasty(), [], 1) == 0

@@ -8,7 +8,7 @@ import pytest
 from flowlet.async_io.async_calls import AsyncCalls, SharedAsyncLoop
 from flowlet.async_io.async_wait_operator import AsyncUserFunction
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.errors import JobGraphError, UserFunctionError
+from flowlet.errors import UserFunctionError
 
 CTX = OperatorContext("task", 1, 2, 128, "look up")
 
@@ -145,11 +145,3 @@ def test_an_answer_to_a_timeout_is_found() -> None:
     recorder = Recorder()
 
     assert AsyncUserFunction(recorder).step("timeout") == recorder.timeout
-
-
-@pytest.mark.parametrize("function", [Recorder, lambda value: [value], 3])
-def test_what_is_not_asynchronous_is_refused(function: Any) -> None:
-    with pytest.raises(
-        JobGraphError, match="expected a coroutine function of one record or an object with 'async def async_invoke'"
-    ):
-        AsyncUserFunction(function)

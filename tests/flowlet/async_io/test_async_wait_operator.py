@@ -19,14 +19,18 @@ from tests.flowlet.async_io.async_harness import AsyncHarness, Doubler, Scripted
 BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
 
 
-def end_in_order(harness: AsyncHarness, *values: Any) -> None:
-    for value in values:
-        harness.end(value, [value * 2])
+def cancel(harness: AsyncHarness) -> None:
+    """The task is cancelled with its next mail."""
+
+    def fail() -> None:
+        raise TaskCancelled("now")
+
+    harness.mailbox.put_threadsafe(Mail(fail, MAX_PRIORITY, "cancel", options=MailOptions.URGENT))
 
 
 @BOTH_ORDERS
 def test_results_and_watermarks_in_event_time(is_ordered: bool) -> None:
-    """testEventTimeOrdered, testWaterMarkUnordered: a queue of two, so that the watermark waits for room too."""
+    """A queue of two, so that the watermark waits for room too."""
     harness = AsyncHarness(capacity=2, is_ordered=is_ordered)
     harness.when_parked(lambda: harness.calls.end(2, [4]), lambda: harness.calls.end(1, [2]))
 
@@ -38,7 +42,6 @@ def test_results_and_watermarks_in_event_time(is_ordered: bool) -> None:
 
     assert harness.elements == ([2, 4] if is_ordered else [4, 2]) + [Watermark(2), 6]
     assert harness.recorded.timestamps == ([1, 2] if is_ordered else [2, 1]) + [3]
-    harness.close()
 
 
 @BOTH_ORDERS
@@ -52,7 +55,6 @@ def test_more_records_than_places(is_ordered: bool) -> None:
 
     assert harness.elements == ([2, 4, 6, 8, 10, 12, 14, 16] if is_ordered else [4, 2, 8, 6, 16, 14, 12, 10])
     assert harness.calls.started == [1, 2, 3, 4, 5, 6, 7, 8]
-    harness.close()
 
 
 @BOTH_ORDERS
@@ -75,7 +77,6 @@ def test_a_full_queue_holds_nothing_up(is_ordered: bool) -> None:
     harness.end(4, ["four"])
     assert harness.elements == ["one", "three", Watermark(30), "four"]
     assert harness.recorded.timestamps == [10, 30, 40]
-    harness.close()
 
 
 def test_there_is_room_again_when_no_record_waits_for_a_place() -> None:
@@ -96,7 +97,6 @@ def test_there_is_room_again_when_no_record_waits_for_a_place() -> None:
     assert harness.elements == []
     harness.end(4, [])
     assert harness.elements == [Watermark(1)]
-    harness.close()
 
 
 def test_what_is_inside_now_has_left_although_more_comes() -> None:
@@ -113,7 +113,6 @@ def test_what_is_inside_now_has_left_although_more_comes() -> None:
     harness.end(2, ["two"])
 
     assert [*seen, drained.is_done] == [True, False, True]
-    harness.close()
 
 
 def test_a_timeout_counts_from_the_start_of_the_call() -> None:
@@ -135,7 +134,6 @@ def test_a_timeout_counts_from_the_start_of_the_call() -> None:
 
     assert (before, between) == ([], ["1 is late"])
     assert harness.elements == ["1 is late", "2 is late"]
-    harness.close()
 
 
 def test_nothing_starts_once_the_task_has_stopped() -> None:
@@ -148,7 +146,6 @@ def test_nothing_starts_once_the_task_has_stopped() -> None:
 
     assert harness.calls.started == [1]
     assert harness.operator.snapshot_state(1) == [Chunk([1, 2])]
-    harness.close()
 
 
 def test_very_many_records_wait_outside_and_yield_the_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,20 +163,13 @@ def test_very_many_records_wait_outside_and_yield_the_mailbox(monkeypatch: pytes
     assert ran == ["of this operator"]
     assert harness.calls.started == [1, 2, 3]
     assert harness.elements == ["one"]
-    harness.close()
 
 
 def test_a_task_is_cancelled_while_very_many_records_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_wait_operator, "MAX_WAITING", 1)
     harness = AsyncHarness(capacity=1)
     harness.process(1, 2)
-
-    def cancel() -> None:
-        raise TaskCancelled("now")
-
-    harness.when_parked(
-        lambda: harness.mailbox.put_threadsafe(Mail(cancel, MAX_PRIORITY, "cancel", options=MailOptions.URGENT)),
-    )
+    harness.when_parked(lambda: cancel(harness))
 
     with pytest.raises(TaskCancelled):
         harness.process(3)
@@ -200,7 +190,6 @@ def test_calls_of_a_chunk_begin_together() -> None:
     harness.run_mails()
 
     assert batches == [3, 2]
-    harness.close()
 
 
 def test_results_that_come_together_leave_in_one_chunk() -> None:
@@ -214,33 +203,24 @@ def test_results_that_come_together_leave_in_one_chunk() -> None:
 
     assert num_mails == 1
     assert harness.recorded.elements == [Chunk([1, -1, 2, -2, 3, -3])]
-    harness.close()
 
 
 @BOTH_ORDERS
 def test_a_status_keeps_its_place_among_records_and_watermarks(is_ordered: bool) -> None:
+    """An empty queue holds none of them up."""
     harness = AsyncHarness(is_ordered=is_ordered)
+    harness.operator.process_watermark(Watermark(1))
+    harness.operator.process_watermark_status(IDLE)
+    assert harness.elements == [Watermark(1), IDLE]
 
     harness.process(1)
     harness.operator.process_watermark(Watermark(5))
     harness.operator.process_watermark_status(IDLE)
     harness.operator.process_watermark_status(ACTIVE)
-    before = list(harness.elements)
+    assert harness.elements == [Watermark(1), IDLE]
     harness.end(1, ["one"])
 
-    assert before == []
-    assert harness.elements == ["one", Watermark(5), IDLE, ACTIVE]
-    harness.close()
-
-
-def test_control_elements_pass_an_empty_queue_at_once() -> None:
-    harness = AsyncHarness()
-
-    harness.operator.process_watermark(Watermark(1))
-    harness.operator.process_watermark_status(IDLE)
-
-    assert harness.elements == [Watermark(1), IDLE]
-    harness.close()
+    assert harness.elements == [Watermark(1), IDLE, "one", Watermark(5), IDLE, ACTIVE]
 
 
 def test_a_latency_marker_does_not_wait() -> None:
@@ -252,17 +232,32 @@ def test_a_latency_marker_does_not_wait() -> None:
     harness.operator.process_latency_marker(marker)
 
     assert harness.elements == [marker]
-    harness.close()
 
 
 # -- chains
 
 
-def test_a_full_operator_behind_this_one_runs_its_own_mails_only() -> None:
-    """testOperatorChainWithProcessingTime, FLINK-5638: two async operators in a chain, both full, come to their end."""
+class Into:
+    """The output of one harness is the input of another."""
+
+    def __init__(self, harness: AsyncHarness) -> None:
+        self.collect = harness.operator.process_chunk
+        self.emit_control = harness.operator.process_control
+
+    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
+        raise AssertionError("async operators have no side outputs")
+
+
+def chained(capacity: int) -> tuple[AsyncHarness, AsyncHarness]:
+    """Return two operators that share a mailbox; the second one has one place."""
     mailbox = ScriptedMailbox()
     second = AsyncHarness(capacity=1, mailbox=mailbox, priority=2)
-    first = AsyncHarness(capacity=2, mailbox=mailbox, priority=1, output=_into(second))
+    return AsyncHarness(capacity=capacity, mailbox=mailbox, priority=1, output=Into(second)), second
+
+
+def test_a_full_operator_behind_this_one_runs_its_own_mails_only() -> None:
+    """testOperatorChainWithProcessingTime, FLINK-5638: two async operators in a chain, both full, come to their end."""
+    first, second = chained(capacity=2)
 
     def end_both() -> None:
         first.calls.end(2, [20])
@@ -281,25 +276,17 @@ def test_a_full_operator_behind_this_one_runs_its_own_mails_only() -> None:
     second.operator.finish()
 
     assert second.elements == ["ten", "twenty", "thirty"]
-    first.close()
-    second.close()
 
 
 def test_a_chain_is_closed_while_both_operators_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """FLINK-5638: an operator that waits for room downstream is interrupted; nothing is emitted while closing."""
     monkeypatch.setattr(async_wait_operator, "MAX_WAITING", 1)
-    mailbox = ScriptedMailbox()
-    second = AsyncHarness(capacity=1, mailbox=mailbox, priority=2)
-    first = AsyncHarness(capacity=1, mailbox=mailbox, priority=1, output=_into(second))
-
-    def cancel() -> None:
-        raise TaskCancelled("now")
-
+    first, second = chained(capacity=1)
     first.when_parked(
         lambda: first.calls.end(1, [10]),
         lambda: first.calls.end(2, [20]),
         lambda: first.calls.end(3, [30]),
-        lambda: mailbox.put_threadsafe(Mail(cancel, MAX_PRIORITY, "cancel", options=MailOptions.URGENT)),
+        lambda: cancel(first),
     )
     first.process(1, 2, 3, 4)
 
@@ -310,21 +297,6 @@ def test_a_chain_is_closed_while_both_operators_are_full(monkeypatch: pytest.Mon
 
     assert second.elements == []
     assert first.calls.events == second.calls.events == ["cancel all", "close"]
-
-
-class _Into:
-    """The output of one harness is the input of another."""
-
-    def __init__(self, harness: AsyncHarness) -> None:
-        self.collect = harness.operator.process_chunk
-        self.emit_control = harness.operator.process_control
-
-    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        raise AssertionError("async operators have no side outputs")
-
-
-def _into(harness: AsyncHarness) -> Any:
-    return _Into(harness)
 
 
 # -- the end
@@ -342,13 +314,10 @@ def test_nothing_that_came_in_is_lost_at_the_end(is_ordered: bool) -> None:
     harness.operator.finish()
 
     assert harness.elements == (["one", "two"] if is_ordered else ["two", "one"]) + [Watermark(9)]
-    harness.close()
 
 
 def test_results_after_the_end_are_nobodys() -> None:
-    """TestClosingWithBlockedEmitter and after: a mail that is left does nothing, a closed mailbox refuses without an
-    error.
-    """
+    """A mail that is left does nothing, and a closed mailbox refuses without an error."""
     harness = AsyncHarness()
     harness.process(1, 2, 3)
     harness.calls.end(1, ["one"])
@@ -380,29 +349,21 @@ def test_close_takes_any_number_of_calls_in_any_state() -> None:
 
 
 @BOTH_ORDERS
-def test_an_exception_of_the_function_names_the_record(is_ordered: bool) -> None:
-    """testOrderedWaitUserExceptionHandling, testUnorderedWaitUserExceptionHandling."""
-    harness = AsyncHarness(is_ordered=is_ordered)
+@pytest.mark.parametrize("kind", [ConnectionError, SystemExit])
+def test_an_exception_of_the_function_names_the_record(is_ordered: bool, kind: type[BaseException]) -> None:
+    """The error also says in which class it happened."""
+    harness, error = AsyncHarness(is_ordered=is_ordered), kind("no database")
     harness.process("a", "b")
 
     with pytest.raises(
         UserFunctionError, match=r"operator 'look up' \(subtask 2\) failed while processing the record 'b'"
     ) as caught:
-        harness.end("b", ConnectionError("no database"))
+        harness.end("b", error)
 
-    assert isinstance(caught.value.__cause__, ConnectionError)
-    harness.close()
-
-
-def test_a_coroutine_that_exits_fails_like_any_other() -> None:
-    harness = AsyncHarness()
-    harness.process("a")
-
-    with pytest.raises(UserFunctionError) as caught:
-        harness.end("a", SystemExit(3))
-
-    assert isinstance(caught.value.__cause__, SystemExit)
-    harness.close()
+    assert caught.value.__cause__ is error
+    (note,) = error.__notes__
+    assert note.startswith("Error happens inside the class '<class ")
+    assert note.endswith("during handling input ''b''")
 
 
 @pytest.mark.parametrize(("result", "text"), [(None, "cannot be none"), (7, "should be of list type")])
@@ -416,11 +377,12 @@ def test_a_result_that_is_no_list_is_refused_in_pyflinks_words(result: object, t
     assert str(caught.value.__cause__).startswith(
         f"The result of AsyncFunction {text}, please check the methods 'async_invoke'"
     )
-    harness.close()
 
 
 @pytest.mark.parametrize(
-    ("result", "records"), [(("b", "c"), ["b", "c"]), (iter(["b"]), ["b"]), ({"b": 1}, ["b"]), ((), [])]
+    ("result", "records"),
+    [(("b", "c"), ["b", "c"]), (iter(["b"]), ["b"]), ({"b": 1}, ["b"]), ((), [])],
+    ids=["tuple", "iterator", "dictionary", "nothing"],
 )
 def test_any_iterable_is_a_result(result: object, records: list[str]) -> None:
     """An async function may return any iterable of records, as in PyFlink."""
@@ -429,25 +391,13 @@ def test_any_iterable_is_a_result(result: object, records: list[str]) -> None:
     harness.end("a", result)
 
     assert harness.elements == records
-    harness.close()
-
-
-def test_an_error_says_in_which_class_it_happened() -> None:
-    harness = AsyncHarness()
-    harness.process("a")
-
-    with pytest.raises(UserFunctionError) as caught:
-        harness.end("a", ValueError("no"))
-
-    (note,) = caught.value.__cause__.__notes__  # type: ignore[union-attr]  # there is a cause, with a note
-    assert note.startswith("Error happens inside the class '<class ")
-    assert note.endswith("during handling input ''a''")
-    harness.close()
 
 
 @pytest.mark.parametrize("function", [lambda value: [value], Doubler, 3])
 def test_a_function_that_is_not_asynchronous_is_refused(function: Any) -> None:
-    with pytest.raises(JobGraphError, match="expected a coroutine function"):
+    with pytest.raises(
+        JobGraphError, match="expected a coroutine function of one record or an object with 'async def async_invoke'"
+    ):
         AsyncWaitOperator(function, timeout_ms=0, capacity=1, is_ordered=True)
 
 
@@ -463,7 +413,6 @@ def test_a_snapshot_begins_anew_where_it_is_restored(is_ordered: bool) -> None:
     before.process("c", timestamps=[3])
     before.end("c", ["lost"])
     state = cloudpickle.loads(cloudpickle.dumps(before.operator.snapshot_state(1)))
-    before.close()
 
     after = AsyncHarness(is_ordered=is_ordered, state=state)
     for value in ("a", "b", "c"):
@@ -474,7 +423,6 @@ def test_a_snapshot_begins_anew_where_it_is_restored(is_ordered: bool) -> None:
     assert after.elements == ["A", "B", Watermark(2), "C"]
     assert after.recorded.timestamps == [1, 2, 3]
     assert after.operator.snapshot_state(2) is None
-    after.close()
 
 
 @BOTH_ORDERS
@@ -489,13 +437,10 @@ def test_results_that_come_after_the_task_has_stopped_stay_in_the_savepoint(is_o
 
     assert harness.elements == ["A"]
     assert harness.operator.snapshot_state(1) == [Chunk(["b"])]
-    harness.close()
 
 
 def test_a_snapshot_that_is_larger_than_the_queue_is_restored() -> None:
-    """testRestartWithFullQueue, and a capacity that was lowered: opening waits for nothing; calls start in order as
-    places become free.
-    """
+    """The capacity was lowered: opening waits for nothing, and calls start in order as places become free."""
     harness = AsyncHarness(capacity=2, state=[Chunk(["a", "b", "c"]), Watermark(1)], is_open=False)
 
     harness.operator.open()
@@ -507,14 +452,6 @@ def test_a_snapshot_that_is_larger_than_the_queue_is_restored() -> None:
     assert (started, has_room) == (["a", "b"], False)
     assert harness.calls.started == ["a", "b", "c"]
     assert harness.elements == ["A", "B", "C", Watermark(1)]
-    harness.close()
-
-
-def test_nothing_inside_is_no_state() -> None:
-    harness = AsyncHarness()
-
-    assert harness.operator.snapshot_state(1) is None
-    harness.close()
 
 
 # -- opening
@@ -553,11 +490,10 @@ def test_a_completion_mark_follows_the_results_of_the_records_before_it(is_order
     harness.process(1)
     harness.operator.process_mark(CompletionMark(1))
     harness.process(2)
-    end_in_order(harness, 2)
+    harness.end(2, [4])
     assert harness.operator.snapshot_state(1) == [Chunk([1, 2])]
     harness.when_parked(partial(harness.calls.end, 1, [2]))
 
     harness.operator.end_input(1)
 
     assert harness.elements == [2, CompletionMark(1), 4]
-    harness.close()

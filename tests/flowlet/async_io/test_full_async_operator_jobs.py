@@ -184,14 +184,14 @@ def behind_a_watermark_between_windows(env: StreamExecutionEnvironment) -> DataS
 
 
 KINDS = pytest.mark.parametrize(
-    ("build", "num_calls"),
+    "build",
     [
-        pytest.param(behind_the_source, CAPACITY, id="behind_the_source"),
-        pytest.param(behind_a_partition, CAPACITY, id="behind_a_partition"),
-        pytest.param(at_the_head_of_a_task, CAPACITY, id="at_the_head_of_a_task"),
-        pytest.param(with_retries, CAPACITY, id="with_retries"),
-        pytest.param(behind_windows_that_end_with_the_input, CAPACITY, id="behind_windows_that_end_with_the_input"),
-        pytest.param(behind_a_watermark_between_windows, CAPACITY, id="behind_a_watermark_between_windows"),
+        behind_the_source,
+        behind_a_partition,
+        at_the_head_of_a_task,
+        with_retries,
+        behind_windows_that_end_with_the_input,
+        behind_a_watermark_between_windows,
     ],
 )
 
@@ -210,9 +210,13 @@ def started(cluster: MiniCluster, folder: Path, build: Build, savepoint: str = "
     return env.execute_async("asks")
 
 
-def until_full(job: JobClient, num_calls: int = CAPACITY) -> None:
-    """Wait until so many calls run, with watermarks in the other places, and the JobManager knows that all tasks do."""
-    spin_until(lambda: len(calls.started) >= num_calls and all_run(job), "the first calls")
+def full(cluster: MiniCluster, folder: Path, build: Build, **options: str) -> JobClient:
+    """Return a job whose operator is full: so many calls run, or watermarks are in the other places, and the JobManager
+    knows that all tasks run.
+    """
+    job = started(cluster, folder, build, **options)
+    spin_until(lambda: len(calls.started) >= CAPACITY and all_run(job), "the first calls")
+    return job
 
 
 def ended(job: JobClient) -> JobStatus:
@@ -225,19 +229,18 @@ def ended(job: JobClient) -> JobStatus:
 
 
 @KINDS
-def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
+def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
     """A savepoint holds the running calls and the records that wait unstarted; a job that begins with it asks for all
     of them, in order.
     """
-    job = started(cluster, tmp_path, build)
-    until_full(job, num_calls)
+    job = full(cluster, tmp_path, build)
 
     savepoint = job.trigger_savepoint().result()
     started_before = list(calls.started)
     job.cancel()
     ended(job)
 
-    assert sorted(started_before) == list(range(num_calls))
+    assert sorted(started_before) == list(range(CAPACITY))
     assert calls.results == []
     calls.started.clear()
     calls.answer.set_result(None)
@@ -259,16 +262,13 @@ class Silence(SourceFunction):
 def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(
     cluster: MiniCluster, tmp_path: Path
 ) -> None:
-    """The task looks at the next element of its input though it has no room for records, and though its data has not
-    ended.
-    """
+    """The task looks at the next element though it has no room for records, and its data has not ended."""
 
     def build(env: StreamExecutionEnvironment) -> DataStream:
         united = numbers(env).union(env.add_source(Silence(), type_info=Types.LONG()))
         return AsyncDataStream.ordered_wait(united, Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
-    job = started(cluster, tmp_path, build)
-    until_full(job)
+    job = full(cluster, tmp_path, build)
 
     savepoint = job.trigger_savepoint().result()
     has_waited = list(calls.results)
@@ -283,17 +283,14 @@ def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(
 
 
 @KINDS
-def test_a_stop_without_drain_waits_for_no_call(
-    cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int
-) -> None:
+def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
     """A stop without drain ends the job while calls run; they are interrupted, and the next job asks for them again."""
-    job = started(cluster, tmp_path, build)
-    until_full(job, num_calls)
+    job = full(cluster, tmp_path, build)
 
     savepoint = job.stop_with_savepoint(False).result()
 
     assert ended(job) is JobStatus.FINISHED
-    assert sorted(calls.started) == list(range(num_calls))
+    assert sorted(calls.started) == list(range(CAPACITY))
     assert calls.results == []
     calls.answer.set_result(None)
     assert ended(started(cluster, tmp_path, build, savepoint)) is JobStatus.FINISHED
@@ -301,16 +298,15 @@ def test_a_stop_without_drain_waits_for_no_call(
 
 
 @KINDS
-def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
+def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
     """A cancelled job interrupts its running calls and starts no waiting one."""
-    job = started(cluster, tmp_path, build)
-    until_full(job, num_calls)
+    job = full(cluster, tmp_path, build)
 
     job.cancel()
 
     assert ended(job) is JobStatus.CANCELED
-    assert sorted(calls.started) == list(range(num_calls))
-    assert build is with_retries or sorted(calls.interrupted) == list(range(num_calls))
+    assert sorted(calls.started) == list(range(CAPACITY))
+    assert build is with_retries or sorted(calls.interrupted) == list(range(CAPACITY))
 
 
 @pytest.mark.parametrize("build", [behind_the_source, behind_a_partition, at_the_head_of_a_task])
@@ -318,8 +314,7 @@ def test_a_stop_with_drain_waits_for_all_answers(cluster: MiniCluster, tmp_path:
     """The savepoint has none of the records then: a job that begins with it asks for nothing."""
     # So that a source that has ended waits for its last checkpoint.
     options = {"execution.checkpointing.interval": "1 h"}
-    job = started(cluster, tmp_path, build, **options)
-    until_full(job)
+    job = full(cluster, tmp_path, build, **options)
 
     savepoint = job.stop_with_savepoint(True)
     num_results, has_ended = len(calls.results), savepoint.done()
@@ -336,14 +331,12 @@ def test_a_stop_with_drain_waits_for_all_answers(cluster: MiniCluster, tmp_path:
 
 def test_a_stop_with_drain_waits_no_longer_than_the_timeouts(cluster: MiniCluster, tmp_path: Path) -> None:
     """The timeouts end calls that never answer."""
-    job = started(
-        cluster,
-        tmp_path,
-        lambda env: AsyncDataStream.ordered_wait(
-            numbers(env, 5), AskOrGiveUp(), Time.milliseconds(30), CAPACITY, Types.LONG()
-        ),
-    )
-    until_full(job)
+
+    def build(env: StreamExecutionEnvironment) -> DataStream:
+        timeout = Time.milliseconds(30)
+        return AsyncDataStream.ordered_wait(numbers(env, 5), AskOrGiveUp(), timeout, CAPACITY, Types.LONG())
+
+    job = full(cluster, tmp_path, build)
 
     job.stop_with_savepoint(True).result()
 
@@ -370,8 +363,7 @@ def test_timers_before_a_full_operator_fire(cluster: MiniCluster, tmp_path: Path
         reminded = numbers(env).key_by(lambda value: value % 2, Types.LONG()).process(RemindInATimer(), Types.LONG())
         return AsyncDataStream.ordered_wait(reminded, Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
 
-    job = started(cluster, tmp_path, build)
-    until_full(job)
+    job = full(cluster, tmp_path, build)
 
     assert calls.has_happened.wait(PATIENCE_S), "no timer fires while the queue is full"
 
