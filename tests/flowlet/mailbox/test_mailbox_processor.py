@@ -11,17 +11,8 @@ from flowlet.errors import FlowletError, MailboxClosedError
 from flowlet.mailbox.mailbox_processor import LONG_NS, MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import Action, MailboxState, RunAction, TaskMailbox, run_directly
 from netstack.availability import AvailabilityFuture
+from tests.flowlet.mailbox.boxes import Clock, in_thread, when_parked
 from tests.waiting import PATIENCE_S
-
-
-class Clock:
-    """Moves only when told to."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 class Loop:
@@ -47,9 +38,6 @@ class Loop:
 
     def _note_long(self) -> None:
         self.num_long += 1
-
-    def spend(self, duration_ns: int) -> None:
-        self.clock.now_ns += duration_ns
 
     def suspend(self, controller: MailboxProcessor) -> None:
         self.suspension = controller.suspend_default_action(WaitKind.IDLE, "the test")
@@ -88,43 +76,27 @@ def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
     assert made.mailbox.statistics().num_rescued_wakeups == 0
 
 
-def in_thread(target: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=target)
-    thread.start()
-    return thread
-
-
 def test_the_default_action_runs_until_all_actions_are_completed(loop: Loop) -> None:
-    """The default action runs exactly three times."""
+    """The default action runs exactly three times; another run returns at once, mails or not."""
     loop.end_after(3)
-
     loop.processor.run_mailbox_loop()
-
     assert loop.num_actions == 3
-
-
-def test_a_completed_loop_stays_completed(loop: Loop) -> None:
-    """Another run returns at once, mails or not."""
-    loop.end_after(1)
-    loop.processor.run_mailbox_loop()
     ran: list[int] = []
     loop.execute(lambda: ran.append(1))
 
     loop.processor.run_mailbox_loop()
 
-    assert loop.num_actions == 1
+    assert loop.num_actions == 3
     assert ran == []
 
 
 def test_mails_come_before_the_default_action(loop: Loop) -> None:
     order: list[str] = []
     loop.execute(lambda: order.append("mail"))
-    loop.end_after(1)
-    end = loop.action
 
     def note_and_end(controller: MailboxProcessor) -> None:
         order.append("action")
-        end(controller)
+        controller.all_actions_completed()
 
     loop.action = note_and_end
     loop.processor.run_mailbox_loop()
@@ -153,22 +125,6 @@ def test_an_error_of_the_default_action_leaves_the_loop(loop: Loop) -> None:
     loop.action = fail
     with pytest.raises(ValueError, match="from the action"):
         loop.processor.run_mailbox_loop()
-
-
-def test_a_mail_that_posts_itself_does_not_starve_the_default_action(loop: Loop) -> None:
-    """One mail runs per round (FLINK-14304): three default actions beside three mails."""
-    num_mails = 0
-
-    def again() -> None:
-        nonlocal num_mails
-        num_mails += 1
-        loop.execute(again)
-
-    loop.execute(again)
-    loop.end_after(3)
-    loop.processor.run_mailbox_loop()
-
-    assert (loop.num_actions, num_mails) == (3, 3)
 
 
 def test_a_mail_resumes_the_suspended_default_action(loop: Loop) -> None:
@@ -321,13 +277,8 @@ class TestSuspendUntil:
             else:
                 controller.all_actions_completed()
 
-        def signal_when_parked() -> None:
-            while "parked" not in repr(loop.mailbox):
-                pass
-            signal.complete()
-
         loop.action = act
-        thread = in_thread(signal_when_parked)
+        thread = when_parked(loop.mailbox, signal.complete)
         loop.processor.run_mailbox_loop()
         thread.join()
 
@@ -336,14 +287,8 @@ class TestSuspendUntil:
 
 def test_completing_a_suspended_loop_from_another_thread_wakes_it(loop: Loop) -> None:
     """The parked thread returns from the loop."""
-
-    def complete_when_parked() -> None:
-        while "parked" not in repr(loop.mailbox):
-            pass
-        loop.processor.all_actions_completed()
-
     loop.action = loop.suspend
-    thread = in_thread(complete_when_parked)
+    thread = when_parked(loop.mailbox, loop.processor.all_actions_completed)
     loop.processor.run_mailbox_loop()
     thread.join()
 
@@ -354,13 +299,11 @@ def test_parked_time_counts_and_the_time_of_mails_does_not(loop: Loop) -> None:
     """A task that is parked for 42 ms and runs a mail for 44 ms is idle for 42 ms."""
 
     def work() -> None:
-        loop.clock.now_ns += 44_000_000
+        loop.clock.advance_ms(44)
         loop.resume()
 
-    def post_when_parked() -> None:
-        while "parked" not in repr(loop.mailbox):
-            pass
-        loop.clock.now_ns += 42_000_000
+    def post() -> None:
+        loop.clock.advance_ms(42)
         loop.execute(work)
 
     def act(controller: MailboxProcessor) -> None:
@@ -370,7 +313,7 @@ def test_parked_time_counts_and_the_time_of_mails_does_not(loop: Loop) -> None:
             controller.all_actions_completed()
 
     loop.action = act
-    thread = in_thread(post_when_parked)
+    thread = when_parked(loop.mailbox, post)
     loop.processor.run_mailbox_loop()
     thread.join()
 
@@ -404,23 +347,6 @@ def test_a_step_runs_one_mail_or_one_default_action_or_nothing(loop: Loop) -> No
 
 
 class TestEnding:
-    @pytest.mark.parametrize("depth", range(1, 6))
-    def test_mails_posted_by_mails_run_before_the_mailbox_quiesces(self, loop: Loop, depth: int) -> None:
-        """The mails may post to any depth (FLINK-24846); afterwards no mail is accepted."""
-        ran: list[int] = []
-
-        def post(level: int) -> None:
-            ran.append(level)
-            if level < depth:
-                loop.execute(lambda: post(level + 1))
-
-        loop.execute(lambda: post(1))
-        loop.processor.quiesce_when_empty()
-
-        assert ran == list(range(1, depth + 1))
-        with pytest.raises(MailboxClosedError):
-            loop.execute(lambda: None)
-
     def test_a_mail_that_arrives_after_the_last_round_still_runs(self, loop: Loop) -> None:
         """The forced interleaving: it comes between the last look and the quiescing."""
         ran: list[int] = []
@@ -491,13 +417,13 @@ def test_after_each_call_of_more_than_a_second_others_have_their_turn(loop: Loop
     durations_ns = [LONG_NS, LONG_NS + 1, 2 * LONG_NS, 0]
 
     def act(controller: MailboxProcessor) -> None:
-        loop.spend(durations_ns[loop.num_actions - 1])
+        loop.clock.advance(durations_ns[loop.num_actions - 1])
         if loop.num_actions == len(durations_ns):
             controller.all_actions_completed()
 
     loop.action = act
-    loop.execute(lambda: loop.spend(3 * LONG_NS))
-    loop.execute(lambda: loop.spend(LONG_NS))
+    loop.execute(lambda: loop.clock.advance(3 * LONG_NS))
+    loop.execute(lambda: loop.clock.advance(LONG_NS))
 
     loop.processor.run_mailbox_loop()
 

@@ -45,9 +45,7 @@ def task() -> Iterator[Task]:
 
 
 def test_hist_20217_thousands_of_timers_let_an_urgent_barrier_through(task: Task) -> None:
-    """A mail that fires 10,000 timers looks for urgent mails and posts its rest: the barrier waits for one timer, not
-    for all.
-    """
+    """A mail with 10,000 timers looks for urgent mails and posts its rest: the barrier waits for one timer."""
     executor = task.processor.executor(1)
     fired: list[int] = []
 
@@ -96,9 +94,7 @@ def test_hist_39481_an_operator_that_ends_runs_its_deferrable_mails(task: Task) 
 
 
 def test_hist_39898_ordinary_mails_are_served_in_the_round_after_urgent_ones(task: Task) -> None:
-    """Timers, which are ordinary mails, run although every round brings urgent mails; nothing waits for the next
-    checkpoint.
-    """
+    """Timers, which are ordinary mails, run although every round brings urgent mails."""
     served: list[int] = []
 
     def put_both() -> None:

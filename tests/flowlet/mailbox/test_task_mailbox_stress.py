@@ -79,9 +79,7 @@ def end_by_quiesce(mailbox: TaskMailbox) -> list[Mail]:
 def test_the_end_of_a_mailbox_against_puts_loses_no_mail(
     end: Callable[[TaskMailbox], list[Mail]], num_mailboxes: int
 ) -> None:
-    """A mail that a mailbox accepted was taken or is given back, to the last one, in many mailboxes; and no wake-up is
-    lost.
-    """
+    """A mail that was accepted was taken or is given back, in many mailboxes; and no wake-up is lost."""
     num_contended = 0
     mail = a_mail()
     for _ in range(num_mailboxes // ROUNDS_PER_THREAD):
@@ -179,9 +177,7 @@ class AskedMail:
 
 
 def test_whoever_waits_for_a_mail_hears_of_its_end() -> None:
-    """Many times a thread waits for a result while the task yields once and closes: value, dropped or refused, never
-    silence.
-    """
+    """A thread waits for a result while the task yields once and closes: value, dropped or refused."""
     outcomes: dict[str, int] = {}
     mailboxes = [new_mailbox() for _ in range(NUM_PARKED_ROUNDS)]
 

@@ -6,17 +6,7 @@ Source: Flink `TaskIOMetricGroupTest`.
 import pytest
 
 from flowlet.mailbox.mailbox_processor import TaskTimings, TimingsSnapshot, WaitKind
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 1_000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def advance(self, by_ns: int) -> None:
-        self.now_ns += by_ns
+from tests.flowlet.mailbox.boxes import Clock
 
 
 @pytest.fixture
@@ -121,9 +111,7 @@ def test_hard_backpressure_is_told_apart_from_soft(timings: TaskTimings, clock: 
 
 
 def test_rates_are_shares_of_each_second(timings: TaskTimings, clock: Clock) -> None:
-    """Five seconds of which 1 is idle, 2 are soft and 0.5 are hard have 1.5 busy ones; an interval that is not over
-    counts no wait.
-    """
+    """Of five seconds 1 is idle, 2 are soft, 0.5 hard, 1.5 busy; an interval that is not over counts no wait."""
     timings.mark_start()
     for kind, by_ns in ((WaitKind.IDLE, SECOND_NS), (WaitKind.BACK_PRESSURED, 2 * SECOND_NS)):
         timings.start_wait(kind)
