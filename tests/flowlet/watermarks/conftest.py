@@ -1,3 +1,3 @@
-from tests.flowlet.task.fixtures import make, network, no_time_slice_comes_to_the_rescue, tasks
+from tests.flowlet.task.fixtures import no_time_slice_comes_to_the_rescue
 
-__all__ = ["make", "network", "no_time_slice_comes_to_the_rescue", "tasks"]
+__all__ = ["no_time_slice_comes_to_the_rescue"]

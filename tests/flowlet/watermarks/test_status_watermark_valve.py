@@ -28,147 +28,98 @@ def feed(valve: StatusWatermarkValve, *steps: Step) -> list[int | WatermarkStatu
     return out
 
 
+# By what is shown: the number of channels, and steps with what comes out of them.  ``0=7`` is a watermark of channel 0.
+WORDS: dict[str, int | WatermarkStatus] = {"idle": IDLE, "active": ACTIVE, "end": MAX_TIMESTAMP}
+CASES = {
+    "one channel passes rising watermarks": (1, "0=0 0=25 -> 0 25"),
+    "one channel drops watermarks that do not rise": (1, "0=25 0=18 0=25 0=42 -> 25 42"),
+    "one channel passes changes of its status only": (
+        1,
+        "0=active ->; 0=idle -> idle; 0=idle ->; 0=active -> active",
+    ),
+    "the watermarks of an idle channel are forgotten": (1, "0=25 0=idle 0=50 -> 25 idle; 0=active 0=50 -> active 50"),
+    "nothing comes out before every channel has a watermark": (3, "0=0 1=0 ->; 2=0 -> 0"),
+    "the smallest watermark decides": (
+        3,
+        "0=0 1=0 2=0 -> 0; 0=12 2=8 2=10 ->; 1=15 -> 10; 2=17 -> 12; 0=20 -> 15",
+    ),
+    "falling watermarks change nothing": (3, "0=25 1=10 2=17 -> 10; 0=12 1=8 2=15 ->"),
+    "the output is idle exactly when all channels are": (
+        2,
+        "0=idle ->; 1=idle -> idle; 0=active -> active; 1=active ->",
+    ),
+    "an idle channel no longer holds the others back": (3, "0=15 1=10 ->; 2=idle -> 10; 1=18 -> 15; 0=20 -> 18"),
+    "channels that become idle one by one raise the watermark": (
+        3,
+        "0=25 1=10 2=17 -> 10; 1=idle -> 17; 2=idle -> 25",
+    ),
+    "the last channel to become idle, which held the output back, flushes the largest watermark": (
+        3,
+        "0=10 1=5 2=3 -> 3; 0=idle 1=idle ->; 2=idle -> 10 idle",
+    ),
+    "a channel that is active again counts once it caught up": (
+        3,
+        "0=10 1=7 2=3 -> 3; 2=idle -> 7; 2=active 2=5 ->; 2=9 ->; 1=12 -> 9",
+    ),
+    "channels that are active but behind give no watermark": (
+        3,
+        "0=10 1=7 2=idle -> 7; 2=active 0=idle 1=idle ->",
+    ),
+    "a channel behind that becomes idle flushes nothing, for it did not hold the output back": (
+        2,
+        "0=7 1=10 -> 7; 0=idle -> 10; 0=active 0=9 0=idle ->",
+    ),
+    "the last channel to become idle flushes nothing if it was behind": (
+        3,
+        "0=5 1=10 2=20 2=idle 0=idle -> 5 10; 0=active 1=idle ->; 0=idle -> idle",
+    ),
+    "an idle channel behind does not release the others: the one ahead speaks for itself with its next watermark": (
+        3,
+        "0=5 1=10 2=20 2=idle 0=idle -> 5 10; 0=active 1=idle 2=active 0=idle ->; 2=21 -> 21",
+    ),
+    "a finished channel beside idle ones does not push the watermark to infinity (FLINK-38477)": (
+        2,
+        "0=10 1=20 -> 10; 0=end -> 20; 1=idle -> idle; 1=active 1=30 -> active 30",
+    ),
+    "a channel that finishes beside idle ones leaves the output idle": (
+        3,
+        "0=10 1=20 2=20 -> 10; 1=idle 2=idle ->; 0=end -> 20 idle",
+    ),
+    "the last watermark comes once every channel has finished": (2, "0=end 0=end ->; 1=5 -> 5; 1=end 1=end -> end"),
+    "an idle channel may finish: if it is the last one, the output is active again and at its end": (
+        2,
+        "0=7 1=7 0=idle -> 7; 0=end ->; 1=idle -> idle; 1=end -> active end",
+    ),
+    "a finished channel says nothing any more": (2, "0=3 0=end ->; 0=idle 0=active 0=50 ->"),
+}
+
+
+def value_of(text: str) -> int | WatermarkStatus:
+    return WORDS[text] if text in WORDS else int(text)
+
+
+@pytest.mark.parametrize("shows", CASES)
+def test_the_output_follows_the_channels(shows: str) -> None:
+    """The valve also says its last watermark, and whether its output is idle."""
+    num_channels, story = CASES[shows]
+    valve, last, is_idle = StatusWatermarkValve(num_channels), MIN_TIMESTAMP, False
+
+    for part in story.split(";"):
+        steps, _, expected = part.partition("->")
+        out = feed(valve, *((int(step[0]), value_of(step[2:])) for step in steps.split()))
+
+        assert out == [value_of(each) for each in expected.split()], part
+        for each in out:
+            if isinstance(each, WatermarkStatus):
+                is_idle = each.is_idle
+            else:
+                last = each
+        assert (valve.last_output, valve.is_output_idle) == (last, is_idle), part
+
+
 def test_a_valve_needs_a_channel() -> None:
     with pytest.raises(ValueError, match="at least one"):
         StatusWatermarkValve(0)
-
-
-def test_one_channel_passes_rising_watermarks() -> None:
-    valve = StatusWatermarkValve(1)
-
-    assert feed(valve, (0, 0), (0, 25)) == [0, 25]
-    assert valve.last_output == 25
-
-
-def test_one_channel_drops_watermarks_that_do_not_rise() -> None:
-    assert feed(StatusWatermarkValve(1), (0, 25), (0, 18), (0, 25), (0, 42)) == [25, 42]
-
-
-def test_one_channel_passes_changes_of_its_status_only() -> None:
-    """Active from the start; idle, idle again, active."""
-    valve = StatusWatermarkValve(1)
-
-    assert feed(valve, (0, ACTIVE)) == []
-    assert feed(valve, (0, IDLE)) == [IDLE]
-    assert valve.is_output_idle
-    assert feed(valve, (0, IDLE)) == []
-    assert feed(valve, (0, ACTIVE)) == [ACTIVE]
-    assert not valve.is_output_idle
-
-
-def test_the_watermarks_of_an_idle_channel_are_ignored() -> None:
-    """50 while idle is forgotten: once active, 50 counts as new."""
-    valve = StatusWatermarkValve(1)
-
-    assert feed(valve, (0, 25), (0, IDLE), (0, 50)) == [25, IDLE]
-    assert valve.last_output == 25
-    assert feed(valve, (0, ACTIVE), (0, 50)) == [ACTIVE, 50]
-
-
-def test_nothing_comes_out_before_every_channel_has_a_watermark() -> None:
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 0), (1, 0)) == []
-    assert feed(valve, (2, 0)) == [0]
-
-
-def test_the_smallest_watermark_decides() -> None:
-    valve = StatusWatermarkValve(3)
-    feed(valve, (0, 0), (1, 0), (2, 0))
-
-    assert feed(valve, (0, 12), (2, 8), (2, 10)) == []
-    assert feed(valve, (1, 15)) == [10]
-    assert feed(valve, (2, 17)) == [12]
-    assert feed(valve, (0, 20)) == [15]
-
-
-def test_falling_watermarks_change_nothing() -> None:
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 25), (1, 10), (2, 17)) == [10]
-    assert feed(valve, (0, 12), (1, 8), (2, 15)) == []
-
-
-def test_the_output_is_idle_exactly_when_all_channels_are() -> None:
-    """The status changes only with the last channel to become idle, and the first to become active."""
-    valve = StatusWatermarkValve(2)
-
-    assert feed(valve, (0, IDLE)) == []
-    assert feed(valve, (1, IDLE)) == [IDLE]
-    assert feed(valve, (0, ACTIVE)) == [ACTIVE]
-    assert feed(valve, (1, ACTIVE)) == []
-
-
-def test_an_idle_channel_no_longer_holds_the_others_back() -> None:
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 15), (1, 10)) == []
-    assert feed(valve, (2, IDLE)) == [10]
-    assert feed(valve, (1, 18)) == [15]
-    assert feed(valve, (0, 20)) == [18]
-
-
-def test_channels_that_become_idle_one_by_one_raise_the_watermark() -> None:
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 25), (1, 10), (2, 17)) == [10]
-    assert feed(valve, (1, IDLE)) == [17]
-    assert feed(valve, (2, IDLE)) == [25]
-
-
-def test_the_last_channel_to_become_idle_flushes_the_largest_watermark() -> None:
-    """The watermark of that channel held the output back."""
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 10), (1, 5), (2, 3)) == [3]
-    assert feed(valve, (0, IDLE), (1, IDLE)) == []
-    assert feed(valve, (2, IDLE)) == [10, IDLE]
-
-
-def test_a_channel_that_is_active_again_counts_once_it_caught_up() -> None:
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 10), (1, 7), (2, 3)) == [3]
-    assert feed(valve, (2, IDLE)) == [7]
-    assert feed(valve, (2, ACTIVE), (2, 5)) == []
-    assert feed(valve, (2, 9)) == []
-    assert feed(valve, (1, 12)) == [9]
-
-
-def test_channels_that_are_active_but_behind_give_no_watermark() -> None:
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 10), (1, 7), (2, IDLE)) == [7]
-    assert feed(valve, (2, ACTIVE), (0, IDLE), (1, IDLE)) == []
-    assert valve.last_output == 7
-
-
-def test_a_channel_behind_that_becomes_idle_flushes_nothing() -> None:
-    """The watermark of that channel did not hold the output back."""
-    valve = StatusWatermarkValve(2)
-
-    assert feed(valve, (0, 7), (1, 10)) == [7]
-    assert feed(valve, (0, IDLE)) == [10]
-    assert feed(valve, (0, ACTIVE), (0, 9), (0, IDLE)) == []
-
-
-def test_the_last_channel_to_become_idle_flushes_nothing_if_it_was_behind() -> None:
-    """The largest watermark goes out only with a channel that held the output back."""
-    valve = StatusWatermarkValve(3)
-
-    assert feed(valve, (0, 5), (1, 10), (2, 20), (2, IDLE), (0, IDLE)) == [5, 10]
-    assert feed(valve, (0, ACTIVE), (1, IDLE)) == []
-    assert feed(valve, (0, IDLE)) == [IDLE]
-    assert valve.last_output == 10
-
-
-def test_an_idle_channel_behind_does_not_release_the_others() -> None:
-    """The channel ahead speaks for itself with its next watermark."""
-    valve = StatusWatermarkValve(3)
-    feed(valve, (0, 5), (1, 10), (2, 20), (2, IDLE), (0, IDLE))
-
-    assert feed(valve, (0, ACTIVE), (1, IDLE), (2, ACTIVE), (0, IDLE)) == []
-    assert feed(valve, (2, 21)) == [21]
 
 
 def test_the_last_watermark_passes() -> None:
@@ -177,59 +128,13 @@ def test_the_last_watermark_passes() -> None:
     assert valve.input_watermark(0, MAX_WATERMARK) == [MAX_WATERMARK]
 
 
-def test_a_finished_channel_beside_idle_ones_does_not_push_the_watermark_to_infinity() -> None:
-    """The output becomes idle instead; the idle channel comes back and its watermarks count (FLINK-38477)."""
-    valve = StatusWatermarkValve(2)
-    feed(valve, (0, 10), (1, 20))
-
-    assert feed(valve, (0, MAX_TIMESTAMP)) == [20]
-    assert feed(valve, (1, IDLE)) == [IDLE]
-    assert feed(valve, (1, ACTIVE), (1, 30)) == [ACTIVE, 30]
-
-
-def test_a_channel_that_finishes_beside_idle_ones_leaves_the_output_idle() -> None:
-    """The other channels are idle before this one finishes."""
-    valve = StatusWatermarkValve(3)
-    feed(valve, (0, 10), (1, 20), (2, 20))
-
-    assert feed(valve, (1, IDLE), (2, IDLE)) == []
-    assert feed(valve, (0, MAX_TIMESTAMP)) == [20, IDLE]
-    assert valve.last_output == 20
-
-
-def test_the_last_watermark_comes_once_every_channel_has_finished() -> None:
-    valve = StatusWatermarkValve(2)
-
-    assert feed(valve, (0, MAX_TIMESTAMP), (0, MAX_TIMESTAMP)) == []
-    assert feed(valve, (1, 5)) == [5]
-    assert feed(valve, (1, MAX_TIMESTAMP), (1, MAX_TIMESTAMP)) == [MAX_TIMESTAMP]
-
-
-def test_an_idle_channel_may_finish() -> None:
-    """The last channel may be idle when it finishes: then the output is active again and at its end."""
-    valve = StatusWatermarkValve(2)
-
-    assert feed(valve, (0, 7), (1, 7), (0, IDLE)) == [7]
-    assert feed(valve, (0, MAX_TIMESTAMP)) == []
-    assert feed(valve, (1, IDLE)) == [IDLE]
-    assert feed(valve, (1, MAX_TIMESTAMP)) == [ACTIVE, MAX_TIMESTAMP]
-    assert not valve.is_output_idle
-
-
-def test_a_finished_channel_says_nothing_any_more() -> None:
-    valve = StatusWatermarkValve(2)
-    feed(valve, (0, 3), (0, MAX_TIMESTAMP))
-
-    assert feed(valve, (0, IDLE), (0, ACTIVE), (0, 50)) == []
-    assert valve.channel_state(0) is ChannelState.FINISHED
-
-
 def test_who_holds_the_watermark_back_can_be_asked() -> None:
     """The answer is the slowest active channels; neither idle nor finished ones."""
     valve = StatusWatermarkValve(4)
     feed(valve, (0, 5), (1, 9), (2, 5), (2, IDLE), (3, MAX_TIMESTAMP))
 
     assert valve.held_back_by() == [0]
+    assert valve.channel_state(3) is ChannelState.FINISHED
     feed(valve, (2, ACTIVE), (1, IDLE))
     assert valve.held_back_by() == [0, 2]
 
@@ -260,11 +165,8 @@ class Model:
             return self.status(channel, is_idle=what.is_idle)
         if what == MAX_TIMESTAMP:
             self.states[channel] = ChannelState.FINISHED
-            return (
-                []
-                if state is ChannelState.IDLE and not self.all_in(ChannelState.FINISHED)
-                else self.less(may_advance=True)
-            )
+            is_silent = state is ChannelState.IDLE and not self.all_in(ChannelState.FINISHED)
+            return [] if is_silent else self.less(may_advance=True)
         if state is ChannelState.IDLE or what <= self.watermarks[channel]:
             return []
         self.watermarks[channel] = what
@@ -286,12 +188,7 @@ class Model:
             return [*self.awake(), *self.to(MAX_TIMESTAMP)]
         if not self.all_in(ChannelState.FINISHED, ChannelState.IDLE):
             return self.to(self.least()) if may_advance else []
-        rest = [
-            watermark
-            for watermark, state in zip(self.watermarks, self.states, strict=True)
-            if state is ChannelState.IDLE
-        ]
-        out = self.to(max(rest)) if may_advance else []
+        out = self.to(max(self.those(ChannelState.IDLE))) if may_advance else []
         self.idle = True
         return [*out, IDLE]
 
@@ -300,12 +197,11 @@ class Model:
         return [ACTIVE] if was_idle else []
 
     def least(self) -> int:
-        aligned = [
-            watermark
-            for watermark, state in zip(self.watermarks, self.states, strict=True)
-            if state is ChannelState.ALIGNED
-        ]
-        return min(aligned, default=MIN_TIMESTAMP)
+        return min(self.those(ChannelState.ALIGNED), default=MIN_TIMESTAMP)
+
+    def those(self, wanted: ChannelState) -> list[int]:
+        """Return the watermarks of the channels in this state."""
+        return [watermark for watermark, state in zip(self.watermarks, self.states, strict=True) if state is wanted]
 
     def to(self, timestamp: int) -> list[int | WatermarkStatus]:
         if timestamp <= self.last:

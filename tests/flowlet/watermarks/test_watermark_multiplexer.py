@@ -46,23 +46,6 @@ def test_the_smallest_part_counts() -> None:
     assert parts.watermarks() == {"a": 10, "b": 20}
 
 
-def test_idle_parts_do_not_count_until_they_are_active_again() -> None:
-    heard = Heard()
-    parts = WatermarkMultiplexer(heard)
-    first, second = parts.add("a"), parts.add("b")
-    first.emit_watermark(10)
-
-    second.mark_idle()
-    first.mark_idle()
-    first.mark_idle()
-    second.mark_active()
-    second.emit_watermark(11)
-    first.mark_active()
-    first.emit_watermark(12)
-
-    assert heard.said == [10, "idle", "active", 11]
-
-
 def test_a_part_that_is_removed_holds_nothing_back() -> None:
     heard = Heard()
     parts = WatermarkMultiplexer(heard)
@@ -117,9 +100,7 @@ def test_of_three_parts_the_slowest_active_one_counts() -> None:
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5) | st.sampled_from(["idle", "active"])), max_size=30)
 )
 def test_the_whole_is_what_its_parts_say(steps: list[tuple[int, int | str]]) -> None:
-    """The watermark after each step is the smallest among the parts that are not idle; the whole is idle exactly when
-    all of them are.
-    """
+    """It is the smallest among the parts that are not idle; the whole is idle exactly when all of them are."""
     heard = Heard()
     multiplexer = WatermarkMultiplexer(heard)
     parts = [multiplexer.add(str(number)) for number in range(4)]
