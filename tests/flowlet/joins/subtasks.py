@@ -35,9 +35,7 @@ class Subtasks:
         self._harnesses = [self._started(subtask, parallelism, snapshots) for subtask in range(parallelism)]
 
     def rescale(self, parallelism: int) -> None:
-        """Take a snapshot and go on from it with another number of subtasks; records that were emitted and not taken
-        are lost.
-        """
+        """Go on from a snapshot with another number of subtasks; records that were not taken are lost."""
         self.start(parallelism, [_snapshot(harness) for harness in self._harnesses])
 
     def close(self) -> None:

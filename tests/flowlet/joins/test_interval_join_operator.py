@@ -39,9 +39,7 @@ def joined(function: Any, lower: int, upper: int) -> IntervalJoinOperator:
 
 @dataclass
 class NestedLoops:
-    """The plain interpreter: keeps every record until the watermark has passed its last partner, and looks at all of
-    them.
-    """
+    """Keeps every record until the watermark has passed its last partner, and looks at all of them."""
 
     lower: int
     upper: int
@@ -138,9 +136,7 @@ def block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("block_size")
 def test_random_streams_give_what_nested_loops_give() -> None:
-    """The streams have equal timestamps, late records, snapshots in the middle and other numbers of subtasks; no state
-    is kept at the end.
-    """
+    """With equal timestamps, late records, snapshots and other numbers of subtasks; no state is left."""
     for seed in range(20):
         run_beside_loops(seed, None)
 

@@ -128,9 +128,7 @@ def run_beside_loops(seed: int) -> None:
 
 @pytest.mark.slow
 def test_random_streams_give_what_nested_loops_give() -> None:
-    """Joins and co-groups are tumbling and sliding, with late records, snapshots in the middle and other numbers of
-    subtasks.
-    """
+    """With tumbling and sliding windows, late records, snapshots and other numbers of subtasks."""
     for seed in range(40):
         run_beside_loops(seed)
 

@@ -1,14 +1,13 @@
 """Window operators in a harness, for tests."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from flowlet.common import Time
 from flowlet.datastream import OutputTag, ProcessWindowFunction
-from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
+from flowlet.datastream.window import EventTimeSessionWindows, EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.testing import OneInputOperatorHarness
-from flowlet.windows.window_operator import WindowOperator
 
 SIDE = OutputTag("side")
 
@@ -33,10 +32,14 @@ def tumbling(size: int = 10, **spec: Any) -> WindowSpec:
     )
 
 
-def opened(spec: WindowSpec) -> OneInputOperatorHarness:
-    harness = OneInputOperatorHarness(WindowOperator(spec, first))
-    harness.open()
-    return harness
+class Opened(Protocol):
+    """The fixture that opens window operators; a type alone."""
+
+    def __call__(self, spec: WindowSpec, before: OneInputOperatorHarness | None = None) -> OneInputOperatorHarness: ...
+
+
+def sessions(gap: int = 5, **spec: Any) -> WindowSpec:
+    return WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(gap)), EventTimeTrigger(), **spec)
 
 
 def entries_of(harness: OneInputOperatorHarness, name: str) -> list[Any]:

@@ -1,18 +1,19 @@
 """The content of windows, and the moments at which it is written to the state: inside of the operator."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flowlet.chain.loop_code import RecordLoop
 from flowlet.common import Time
-from flowlet.datastream.window import EventTimeSessionWindows, EventTimeTrigger, SlidingEventTimeWindows
+from flowlet.datastream.window import EventTimeTrigger, SlidingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import UserFunctionError
 from flowlet.state.heap_states import HeapValueState
 from flowlet.windows import aligned_windows
 from flowlet.windows.window_operator import WindowOperator
-from tests.flowlet.windows.opened_windows import Listing, entries_of, opened, summed, tumbling
+from tests.flowlet.windows.opened_windows import Listing, Opened, entries_of, sessions, summed, tumbling
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from tests.flowlet.windows.opened_windows import Listing, entries_of, opened, su
     [([10, 10, 10, 10], 1), ([10, 12, 14, 11, 13], 3), ([10, 30, 50, 30, 10], 3), ([10, 10, 18, 14, 2], 3)],
 )
 def test_the_set_of_sessions_is_written_when_it_changed(
-    timestamps: list[int], num_writes: int, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, timestamps: list[int], num_writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record within a session writes nothing, as do all records of a source whose records share timestamps."""
     written: list[Any] = []
@@ -32,9 +33,7 @@ def test_the_set_of_sessions_is_written_when_it_changed(
         update(state, value)
 
     monkeypatch.setattr(HeapValueState, "update", noted)
-    harness = opened(
-        WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(10)), EventTimeTrigger(), combine=summed)
-    )
+    harness = opened(sessions(10, combine=summed))
 
     harness.process_chunk([("a", 1)] * len(timestamps), timestamps)
     assert len(written) == num_writes
@@ -42,23 +41,30 @@ def test_the_set_of_sessions_is_written_when_it_changed(
 
     assert sum(value[1] for value in harness.values) == len(timestamps)
     assert entries_of(harness, "merging-window-set") == []
-    harness.close()
 
 
-@pytest.mark.parametrize("spec", [{"combine": summed}, {"function": Listing()}])
-def test_a_large_chunk_is_written_to_the_state_on_the_way(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state is written before the last record, too: a record may be in many windows, and a batch of columns may be
-    large.
-    """
-    monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
-    sizes = []
+def sizes_at_each_write(
+    monkeypatch: pytest.MonkeyPatch, size_of: Callable[[aligned_windows.AlignedWindowing], int]
+) -> list[int]:
+    """Return the sizes, so far, of what was kept whenever it was written; 20 is too much."""
+    sizes: list[int] = []
     write_all = aligned_windows.AlignedWindowing.write_all
 
     def counted(aligned: aligned_windows.AlignedWindowing) -> None:
-        sizes.append(aligned._num_cells)
+        sizes.append(size_of(aligned))
         write_all(aligned)
 
+    monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
     monkeypatch.setattr(aligned_windows.AlignedWindowing, "write_all", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("spec", [{"combine": summed}, {"function": Listing()}])
+def test_a_large_chunk_is_written_to_the_state_on_the_way(
+    opened: Opened, spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is written on the way: a record may be in many windows, and a batch of columns may be large."""
+    sizes = sizes_at_each_write(monkeypatch, lambda aligned: aligned._num_cells)
     assigner = SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(2))
     harness = opened(WindowSpec(assigner, EventTimeTrigger(), **spec))
 
@@ -68,34 +74,24 @@ def test_a_large_chunk_is_written_to_the_state_on_the_way(spec: Any, monkeypatch
     assert len(sizes) > 1
     assert max(sizes) <= 40
     assert len(harness.values) == 500
-    harness.close()
 
 
-def test_an_error_in_a_large_chunk_names_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_large_chunk_names_its_record(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pieces of a chunk share its position."""
     monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 2)
     harness = opened(tumbling(combine=summed))
 
     with pytest.raises(UserFunctionError, match=r"'a', None"):
         harness.process_chunk([("a", 1), ("b", 1), ("c", 1), ("a", 1), ("a", None), ("a", 3)], [1] * 6)
-    harness.close()
 
 
 @pytest.mark.parametrize("is_chained", [False, True])
 def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
-    is_chained: bool, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, is_chained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is not written for first records of windows alone: one list may grow for as long as a loop runs."""
-    monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
+    sizes = sizes_at_each_write(monkeypatch, lambda aligned: aligned.num_listed)
     harness = opened(tumbling(function=Listing()))
-    sizes = []
-    write_all = aligned_windows.AlignedWindowing.write_all
-
-    def counted(aligned: aligned_windows.AlignedWindowing) -> None:
-        sizes.append(aligned.num_listed)
-        write_all(aligned)
-
-    monkeypatch.setattr(aligned_windows.AlignedWindowing, "write_all", counted)
     records, timestamps = [("a", number) for number in range(100)], [1] * 100
     if is_chained:
         operator = harness.operator
@@ -107,4 +103,3 @@ def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
 
     assert sizes == [20] * 5
     assert harness.values[0][2] == list(range(100))
-    harness.close()

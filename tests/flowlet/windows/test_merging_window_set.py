@@ -31,31 +31,26 @@ def test_a_window_alone_keeps_its_own_state() -> None:
     assert merges.seen == []
 
 
-def test_a_window_that_grows_keeps_its_state_where_it_was() -> None:
-    windows, merges = MergingWindowSet(SESSIONS, {TimeWindow(0, 5): TimeWindow(0, 5)}), Merges()
+@pytest.mark.parametrize(
+    ("former", "state", "added", "result"),
+    [
+        pytest.param((0, 5), (0, 5), (4, 9), (0, 9), id="it grows"),
+        pytest.param((0, 9), (0, 5), (2, 7), (0, 9), id="a window inside of it"),
+        # Flink loses the state, if a gap that depends on the record gives the very window that others grew to.
+        pytest.param((0, 9), (0, 5), (0, 9), (0, 9), id="the same window again"),
+        pytest.param((2, 7), (2, 7), (0, 20), (0, 20), id="a window that covers it"),
+    ],
+)
+def test_a_window_keeps_its_state_where_it_was(
+    former: tuple[int, int], state: tuple[int, int], added: tuple[int, int], result: tuple[int, int]
+) -> None:
+    windows, merges = MergingWindowSet(SESSIONS, {TimeWindow(*former): TimeWindow(*state)}), Merges()
 
-    assert windows.add(TimeWindow(4, 9), merges) == TimeWindow(0, 9)
+    assert windows.add(TimeWindow(*added), merges) == TimeWindow(*result)
 
-    assert windows.mapping == {TimeWindow(0, 9): TimeWindow(0, 5)}
-    assert merges.seen == [(TimeWindow(0, 9), [TimeWindow(0, 5)], TimeWindow(0, 5), [])]
-
-
-def test_a_window_inside_another_one_changes_nothing() -> None:
-    windows, merges = MergingWindowSet(SESSIONS, {TimeWindow(0, 9): TimeWindow(0, 5)}), Merges()
-
-    assert windows.add(TimeWindow(2, 7), merges) == TimeWindow(0, 9)
-
-    assert windows.mapping == {TimeWindow(0, 9): TimeWindow(0, 5)}
-    assert merges.seen == []
-
-
-def test_the_same_window_again_keeps_its_state() -> None:
-    """Flink loses it, if a gap that depends on the record gives the very window that others grew to."""
-    windows, merges = MergingWindowSet(SESSIONS, {TimeWindow(0, 9): TimeWindow(0, 5)}), Merges()
-
-    assert windows.add(TimeWindow(0, 9), merges) == TimeWindow(0, 9)
-
-    assert windows.mapping == {TimeWindow(0, 9): TimeWindow(0, 5)}
+    assert windows.mapping == {TimeWindow(*result): TimeWindow(*state)}
+    told = [(TimeWindow(*result), [TimeWindow(*former)], TimeWindow(*state), [])] if result != former else []
+    assert merges.seen == told
 
 
 def test_a_window_between_two_makes_them_one_with_the_state_of_the_first() -> None:
@@ -67,14 +62,6 @@ def test_a_window_between_two_makes_them_one_with_the_state_of_the_first() -> No
     assert windows.mapping == {TimeWindow(0, 13): one}
     assert merges.seen == [(TimeWindow(0, 13), [one, two], one, [two])]
     windows.check_invariants()
-
-
-def test_a_window_that_covers_another_one_takes_its_state() -> None:
-    windows, merges = MergingWindowSet(SESSIONS, {TimeWindow(2, 7): TimeWindow(2, 7)}), Merges()
-
-    assert windows.add(TimeWindow(0, 20), merges) == TimeWindow(0, 20)
-
-    assert windows.mapping == {TimeWindow(0, 20): TimeWindow(2, 7)}
 
 
 def test_an_assigner_cannot_merge_windows_that_are_not_there() -> None:

@@ -231,9 +231,7 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
 
 @pytest.mark.parametrize("key", ["k", None])
 def test_windows_by_the_clock_that_end_with_the_input_come_before_the_last_watermark(key: str | None) -> None:
-    """The results would be late for windows of event time behind the last watermark; rows that come behind it are not
-    lost nevertheless.
-    """
+    """They would be late for windows of event time behind it; rows that come behind it are not lost."""
     harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), key=key, is_batch=True))
 
     harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
@@ -272,6 +270,10 @@ def join_operator() -> JoinColumnsOperator:
     return JoinColumnsOperator(ColumnJoin(TUMBLING, ("k", "k"), pa.string(), "left", columns, (SCHEMA, SCHEMA)))
 
 
+def joined(harness: Harness) -> list[tuple[Any, ...]]:
+    return [(row["k"], row["x"], row["y"]) for row in harness.output.values]
+
+
 def test_a_join_waits_for_the_watermarks_of_both_sides() -> None:
     harness = Harness(join_operator())
     left, right = harness.operator.inputs()
@@ -283,11 +285,7 @@ def test_a_join_waits_for_the_watermarks_of_both_sides() -> None:
     right.process_control(Watermark(12))
     right.process_chunk(chunk(("a", 1, 3)))
 
-    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [
-        ("a", 1, 10),
-        ("a", 1, 11),
-        ("b", 2, None),
-    ]
+    assert joined(harness) == [("a", 1, 10), ("a", 1, 11), ("b", 2, None)]
     assert harness.output.elements[-1] == Watermark(9)
     assert harness.operator.ctx.counters.num_late_records_dropped == 1
     harness.operator.close()
@@ -305,11 +303,7 @@ def test_a_join_of_sorted_rows_ends_with_their_keys() -> None:
     right.process_chunk(chunk(("c", 30, 1)))
     harness.operator.end_keys()
 
-    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [
-        ("a", 1, 10),
-        ("b", 2, None),
-        ("c", 3, 30),
-    ]
+    assert joined(harness) == [("a", 1, 10), ("b", 2, None), ("c", 3, 30)]
     assert harness.operator.ctx.counters.num_late_records_dropped == 0
 
 
@@ -321,7 +315,7 @@ def test_a_join_goes_on_from_its_snapshot() -> None:
     after.operator.inputs()[1].process_chunk(chunk(("a", 2, 3)))
     after.operator.process_watermark(Watermark(9))
 
-    assert [(row["k"], row["x"], row["y"]) for row in after.output.values] == [("a", 1, 2)]
+    assert joined(after) == [("a", 1, 2)]
 
 
 def test_a_join_names_rows_without_timestamps() -> None:

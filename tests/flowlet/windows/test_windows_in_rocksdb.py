@@ -206,9 +206,7 @@ def test_many_random_windows_in_rocksdb(first: int, make_rocksdb: Callable[[int]
     ids=["sliding", "sessions", "join"],
 )
 def test_windows_go_on_from_an_incremental_snapshot(make: Callable[[], Any], parallelism: int, tmp_path: Path) -> None:
-    """The snapshot gives the database as it was, or its rows of some key groups; some panes were emitted, and some
-    wait.
-    """
+    """It gives the database as it was, or its rows of some key groups; some panes were emitted, some wait."""
     place = RocksDBPlace(str(tmp_path), Files(), writes_shared_files=True, cache_bytes=1)
     rng = random.Random(7)
     rows = [rows_by(rng, now, 40) for now in (0, 10, 25, 60)]
