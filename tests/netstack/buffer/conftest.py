@@ -1,6 +1,5 @@
-"""Fixtures for the stress tests of the shared modules."""
+"""Fixtures for the tests of buffers and pools."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,15 +8,6 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from tests.netstack.buffer.pools import NUM_BUFFERS, SEGMENT, set_num_buffers
 from tests.waiting import LONG_S
-
-
-@pytest.fixture
-def tiny_switch_interval() -> Iterator[None]:
-    """Let threads change places as often as the interpreter can manage."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.fixture(autouse=True)

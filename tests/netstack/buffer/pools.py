@@ -6,12 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ResourceClosedError
 from tests.waiting import PATIENCE_S, spin_until
 
 SEGMENT = 16  # bytes
 NUM_BUFFERS = 1024
+
+
+def create(
+    network: NetworkBufferPool, num_required: int = 1, max_buffers: int | None = None, **limits: int
+) -> LocalBufferPool:
+    """Create a pool whose owner does not matter."""
+    return network.create_buffer_pool(owner="pool", num_required=num_required, max_buffers=max_buffers, **limits)
 
 
 def take(pool: LocalBufferPool, subpartition: int = -1) -> MemorySegment:
@@ -56,6 +64,20 @@ def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
     segments.clear()
 
 
+class Home(BufferRecycler):
+    """Keeps the segments that came home."""
+
+    def __init__(self) -> None:
+        self.segments: list[MemorySegment] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.segments)
+
+    def recycle(self, segment: MemorySegment) -> None:
+        self.segments.append(segment)
+
+
 class Worker:
     """A thread whose error is looked at after ``join``."""
 
@@ -70,9 +92,7 @@ class Worker:
 
 
 class Listener:
-    """Remembers its calls; ``takes`` says whether it wants the buffer, ``recycles`` whether it
-    gives it back at once.
-    """
+    """Remembers its calls; ``takes`` and ``recycles`` say what it does with a buffer."""
 
     def __init__(self, *, takes: bool = True, recycles: bool = False) -> None:
         self.takes = takes
@@ -120,6 +140,12 @@ class Blocked:
     def join(self) -> None:
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "the writer never woke up"
+
+    def finish(self) -> None:
+        """It must have got a builder, which is closed."""
+        self.join()
+        assert self.result is not None
+        self.result.close()
 
 
 def buffers_of(pool: LocalBufferPool, number: int) -> list[NetworkBuffer]:

@@ -9,30 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.network_buffer import (
-    BufferCompressor,
-    BufferDecompressor,
-    BufferRecycler,
-    MemorySegment,
-    NetworkBuffer,
-)
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, MemorySegment, NetworkBuffer
 from netstack.errors import RemoteProtocolError
 from netstack.wire.messages import DataType
+from tests.netstack.buffer.pools import Home
 
 SEGMENT = 4096
 LONGS = b"".join(struct.pack("<q", number) for number in range(SEGMENT // 8))
 
 
-class CountingRecycler(BufferRecycler):
-    def __init__(self) -> None:
-        self.count = 0
-
-    def recycle(self, segment: MemorySegment) -> None:
-        self.count += 1
-
-
-def make_buffer(content: bytes, data_type: DataType = DataType.DATA_BUFFER) -> tuple[NetworkBuffer, CountingRecycler]:
-    recycler = CountingRecycler()
+def make_buffer(content: bytes, data_type: DataType = DataType.DATA_BUFFER) -> tuple[NetworkBuffer, Home]:
+    recycler = Home()
     return NetworkBuffer(MemorySegment(memoryview(bytearray(content))), recycler, len(content), data_type), recycler
 
 
@@ -100,9 +87,7 @@ def test_equal_size_is_not_smaller() -> None:
 
 
 def test_events_and_compressed_buffers_are_left_alone() -> None:
-    """BufferCompressionTest: compress event, compress compressed buffer, decompress event, decompress uncompressed
-    buffer.
-    """
+    """Compress event, compress compressed buffer, decompress event, decompress uncompressed buffer."""
     event, _ = make_buffer(b"\0" * 200, DataType.EVENT_BUFFER)
     done = compressed(b"\0" * 200)
     plain, _ = make_buffer(LONGS)
@@ -149,9 +134,7 @@ def test_blocks_of_the_reference_library_are_read(original: bytes, block: str) -
 
 @pytest.mark.parametrize("surplus", [1, 5, 200, SEGMENT - 100])
 def test_a_claim_that_is_too_large_shows_no_memory_of_this_process(surplus: int) -> None:
-    """A claim that is too large is refused: the rest of the buffer would show former contents, such as another job's
-    records.
-    """
+    """The rest of the buffer would show former contents, such as another job's records."""
     raw = bytes.fromhex("1f6101004b506161616161")
     claim = struct.pack("<ii", len(raw), 100 + surplus)
 
@@ -202,10 +185,8 @@ assert "pyarrow" in sys.modules
     ],
 )
 def test_what_the_peer_claims_is_checked_before_memory_is_allocated(content: bytes, text: str) -> None:
-    """Every false claim about the length is refused, and the buffer is recycled nevertheless.  The case of an empty
-    buffer is from Flink's BufferCompressionTest.
-    """
-    recycler = CountingRecycler()
+    """Every false claim about the length is refused, and the buffer recycled."""
+    recycler = Home()
     segment = MemorySegment(memoryview(bytearray(content or b"x")))
     buffer = NetworkBuffer(segment, recycler, len(content), DataType.DATA_BUFFER, is_compressed=True)
 

@@ -1,5 +1,8 @@
 """``BufferListener``: a listener that waits for a buffer of a pool is called once, outside every lock."""
 
+import sys
+import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -7,7 +10,17 @@ import pytest
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from tests.netstack.buffer.pools import NUM_BUFFERS, Listener, Worker, builder_of, recycle, set_num_buffers, take
+from netstack.errors import ResourceClosedError
+from tests.netstack.buffer.pools import (
+    NUM_BUFFERS,
+    Blocked,
+    Listener,
+    Worker,
+    builder_of,
+    recycle,
+    set_num_buffers,
+    take,
+)
 from tests.waiting import PATIENCE_S
 
 
@@ -74,9 +87,7 @@ def test_listeners_are_told_of_the_end_once(pool: LocalBufferPool) -> None:
 
 
 def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(network: NetworkBufferPool) -> None:
-    """FLINK-24035: the listeners of a pool that is created without segments are called one by one when the network pool
-    gets segments back.
-    """
+    """One by one, also of a pool that was created without segments (FLINK-24035)."""
     others = network.request_unpooled("all but the guarantee", NUM_BUFFERS - 2)
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=2)
     taken = [take(user), take(user)]
@@ -167,9 +178,7 @@ def test_hist_9676_listeners_are_called_without_any_lock(network: NetworkBufferP
 
 @pytest.mark.slow
 def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_switch_interval: None) -> None:
-    """Crossed requests, recycles, listeners, resizes and pools that come and go: every wait ends and every segment
-    comes home.
-    """
+    """Every wait ends and every segment comes home, while pools come and go."""
     network = NetworkBufferPool(24, 16)
     pools = [
         network.create_buffer_pool(owner=str(index), num_required=2, max_buffers=None, max_overdraft_buffers=2)
@@ -210,3 +219,139 @@ def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_sw
         pool.check_invariants()
     network.destroy()
     assert network.num_available == 24
+
+
+# ---------------------------------------------------------------- threads that wait for a segment
+
+
+def test_a_parked_writer_gets_the_recycled_segment(bounded: LocalBufferPool) -> None:
+    """A writer sleeps until a segment is recycled; the pool counts it as parked, and the time that it waits."""
+    segments = [take(bounded) for _ in range(3)]
+    writer = Blocked(bounded)
+    num_parked, blocked = bounded.num_parked, bounded.hard_blocked_ns
+
+    bounded.recycle(segments.pop())
+    writer.finish()
+
+    assert (num_parked, bounded.num_parked) == (1, 0)
+    assert 0 < blocked <= bounded.hard_blocked_ns
+    assert bounded.hard_blocked_ns == bounded.hard_blocked_ns, "the clock stands still when nobody waits"
+    recycle(bounded, segments)
+
+
+def test_every_parked_writer_is_served(bounded: LocalBufferPool) -> None:
+    """Each recycled segment wakes one parked writer."""
+    segments = [take(bounded) for _ in range(3)]
+    writers = [Blocked(bounded), Blocked(bounded)]
+
+    for _ in range(2):
+        bounded.recycle(segments.pop())
+    for writer in writers:
+        writer.finish()
+
+    bounded.recycle(segments.pop())
+
+
+def test_the_spare_segment_goes_to_the_next_parked_writer() -> None:
+    """A segment from the network pool wakes every writer that can be served, without waiting for a time slice."""
+    network = NetworkBufferPool(8, 32)
+    everything = network.request_unpooled("other", 6)
+    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=8)
+    mine = [take(pool), take(pool)]
+    writers = [Blocked(pool), Blocked(pool)]
+
+    network.recycle_unpooled(everything)
+    for writer in writers:
+        writer.finish()
+
+    recycle(pool, mine)
+    network.check_invariants()
+    network.destroy()
+    assert network.num_available == 8
+
+
+def test_destroy_wakes_a_parked_writer_with_an_error(bounded: LocalBufferPool) -> None:
+    """No writer goes on sleeping in a destroyed pool."""
+    segments = [take(bounded) for _ in range(3)]
+    pending = bounded.available_future()
+    writer = Blocked(bounded)
+
+    bounded.destroy()
+    writer.join()
+
+    assert str(writer.error) == "the buffer pool of map (1/2) was destroyed"
+    assert (pending.is_done, bounded.available_future().is_done) == (True, True)
+    recycle(bounded, segments)
+
+
+@pytest.mark.slow
+def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
+    network: NetworkBufferPool, bounded: LocalBufferPool, tiny_switch_interval: None
+) -> None:
+    """Segments come back from other threads, well within one park slice each."""
+    assert sys.getswitchinterval() < 1e-5
+    handed: list[Callable[[], object]] = []  # closes a builder
+    is_over = threading.Event()
+
+    def recycle_some() -> None:
+        while not (is_over.is_set() and not handed):
+            try:
+                handed.pop()()
+            except IndexError:
+                is_over.wait(0)
+
+    recyclers = [threading.Thread(target=recycle_some) for _ in range(2)]
+    for thread in recyclers:
+        thread.start()
+    for _ in range(3000):
+        handed.append(bounded.request_builder_blocking().close)
+    is_over.set()
+    for thread in recyclers:
+        thread.join(PATIENCE_S)
+
+    bounded.check_invariants()
+    assert bounded.num_available == bounded.num_requested
+
+
+@pytest.mark.slow
+def test_destroy_races_with_parked_writers(network: NetworkBufferPool, tiny_switch_interval: None) -> None:
+    """In every order, each writer ends and each segment is back."""
+    for _ in range(150):
+        pool = network.create_buffer_pool(owner="short-lived", num_required=1, max_buffers=1)
+        ends: list[str] = []
+
+        def write(pool: LocalBufferPool = pool, ends: list[str] = ends) -> None:
+            try:
+                for _ in range(50):
+                    pool.request_builder_blocking().close()
+            except ResourceClosedError:
+                ends.append("destroyed")
+            else:
+                ends.append("done")
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        pool.destroy()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+
+        assert len(ends) == 3
+        assert network.num_total - network.num_available == 0
+
+
+def test_a_parked_writer_looks_around_by_itself(
+    network: NetworkBufferPool, bounded: LocalBufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every wait has a deadline: even a wake-up that was really lost costs one time slice, not for ever."""
+    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 0.001)
+    segments = [take(bounded) for _ in range(3)]
+    writer = Blocked(bounded)
+    assert network.ledger is not None
+    network.ledger.give_back(segments[-1].index)
+    with bounded._lock:
+        bounded._free.append(segments.pop())  # without telling anybody
+
+    writer.finish()
+
+    recycle(bounded, segments)

@@ -18,21 +18,21 @@ from tests.netstack.buffer.pools import (
     Worker,
     buffers_of,
     builder_of,
+    create,
     num_in_use,
     num_overdraft,
     recycle,
     set_num_buffers,
     take,
 )
+from tests.netstack.present import present
 from tests.waiting import PATIENCE_S, spin_until
 
 # ---------------------------------------------------------------- requests and availability
 
 
 def test_availability_follows_the_free_segments(bounded: LocalBufferPool) -> None:
-    """The future is done while a request would be served; the last one taken starts a new one, which the next recycle
-    completes.
-    """
+    """Done while a request would be served; the last one taken starts a new future."""
     done = bounded.available_future()
     segments = [take(bounded) for _ in range(3)]
     pending = bounded.available_future()
@@ -46,8 +46,7 @@ def test_availability_follows_the_free_segments(bounded: LocalBufferPool) -> Non
     assert states == (True, False, False, [])
     assert (pending.is_done, bounded.is_available, told) == (True, True, ["there is one"])
     bounded.check_invariants()
-    for segment in segments:
-        bounded.recycle(segment)
+    recycle(bounded, segments)
 
 
 def test_hist_29298_a_callback_may_take_the_segment_itself(bounded: LocalBufferPool) -> None:
@@ -60,8 +59,7 @@ def test_hist_29298_a_callback_may_take_the_segment_itself(bounded: LocalBufferP
     assert (len(segments), bounded.is_available) == (3, False)
     bounded.recycle(segments.pop())
     assert bounded.is_available, "and again"
-    for segment in segments:
-        bounded.recycle(segment)
+    recycle(bounded, segments)
 
 
 def test_hist_9755_a_broken_callback_does_not_lose_the_segment(bounded: LocalBufferPool) -> None:
@@ -78,8 +76,7 @@ def test_hist_9755_a_broken_callback_does_not_lose_the_segment(bounded: LocalBuf
 
     bounded.check_invariants()
     assert bounded.num_available == 1
-    for segment in segments:
-        bounded.recycle(segment)
+    recycle(bounded, segments)
 
 
 def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(
@@ -121,8 +118,7 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(
     assert network.num_total - network.num_available == bounded.num_available
     taken = [take(bounded) for _ in range(3)]
     assert (bounded.request_buffer_nowait(), builder_of(bounded)) == (None, None)
-    for segment in taken:
-        bounded.recycle(segment)
+    recycle(bounded, taken)
 
 
 # ---------------------------------------------------------------- size
@@ -140,17 +136,6 @@ def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBuff
     assert used == [min(index + 1, NUM_BUFFERS) for index in range(1, NUM_BUFFERS + 1)]
     assert pool.request_buffer_nowait() is None
     recycle(pool, taken)
-
-
-def test_a_new_size_after_the_end_fetches_nothing(pool: LocalBufferPool) -> None:
-    """LocalBufferPoolTest set after destroy: the number is kept, no segment is taken."""
-    set_num_buffers(pool, 2)
-    before = (pool.num_buffers, pool.num_available)
-
-    pool.destroy()
-    set_num_buffers(pool, 3)
-
-    assert (before, pool.num_buffers, pool.num_available) == ((2, 1), 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +172,6 @@ def test_decrease_size(
     pool.check_invariants()
     recycle(pool, taken)
     pool.check_invariants()
-    pool.destroy()
 
 
 @pytest.mark.parametrize(
@@ -197,12 +181,8 @@ def test_decrease_size(
 def test_increase_size(
     network: NetworkBufferPool, max_buffers: int, small: int, large: int, overdraft_after: int, available_after: int
 ) -> None:
-    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only further room makes the pool
-    available.
-    """
-    pool = network.create_buffer_pool(
-        owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2
-    )
+    """Increase size: overdraft becomes ordinary first; only further room makes the pool available."""
+    pool = create(network, small, max_buffers, max_overdraft_buffers=2)
     set_num_buffers(pool, small)
     taken = [take(pool) for _ in range(small)]
     assert not pool.is_available
@@ -211,29 +191,18 @@ def test_increase_size(
 
     set_num_buffers(pool, large)
 
-    assert (pool.num_buffers, num_overdraft(pool), pool.num_available) == (
-        large,
-        overdraft_after,
-        available_after,
-    )
+    assert (pool.num_buffers, num_overdraft(pool), pool.num_available) == (large, overdraft_after, available_after)
     assert (pool.is_available, pool.available_future().is_done) == (available_after > 0, available_after > 0)
     pool.check_invariants()
     recycle(pool, taken)
-    pool.destroy()
 
 
 @pytest.mark.parametrize("max_overdraft", [5, 0])
 def test_request_on_recycle(network: NetworkBufferPool, max_overdraft: int) -> None:
-    """LocalBufferPoolTest request buffer on recycle with and without overdraft: one recycles, the other blocks for its
-    share; both end.
-    """
-    first = network.create_buffer_pool(
-        owner="first", num_required=512, max_buffers=2048, max_overdraft_buffers=max_overdraft
-    )
+    """Request buffer on recycle with and without overdraft: one recycles, the other blocks for its share; both end."""
+    first = create(network, 512, 2048, max_overdraft_buffers=max_overdraft)
     taken = [take(first) for _ in range(1023)]
-    second = network.create_buffer_pool(
-        owner="second", num_required=512, max_buffers=512, max_overdraft_buffers=max_overdraft
-    )
+    second = create(network, 512, 512, max_overdraft_buffers=max_overdraft)
     builders: list[BufferBuilder] = []
     worker = Worker(lambda: builders.extend(second.request_builder_blocking() for _ in range(512)))
 
@@ -244,7 +213,6 @@ def test_request_on_recycle(network: NetworkBufferPool, max_overdraft: int) -> N
     assert (worker.error, len(builders)) == (None, 512)
     for builder in builders:
         builder.close()
-    second.destroy()
 
 
 def test_surplus_goes_home_with_every_recycle(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
@@ -335,19 +303,14 @@ def test_hist_20547_availability_is_consistent_after_a_failed_fetch(network: Net
 
     assert pool.is_available
     network.recycle_unpooled(others)
-    pool.destroy()
 
 
 # ---------------------------------------------------------------- maximum per channel, overdraft
 
 
 def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) -> None:
-    """LocalBufferPoolTest max per channel: a full channel makes the pool unavailable, it is not
-    refused (FLINK-27522).
-    """
-    pool = network.create_buffer_pool(
-        owner="pool", num_required=1, max_buffers=None, num_subpartitions=3, max_buffers_per_channel=2
-    )
+    """Max per channel: a full channel makes the pool unavailable, it is not refused (FLINK-27522)."""
+    pool = create(network, 1, None, num_subpartitions=3, max_buffers_per_channel=2)
     set_num_buffers(pool, 10)
 
     def is_available() -> bool:
@@ -370,14 +333,11 @@ def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) ->
         builder.close()
         states.append(is_available())
     assert states == [False, False, False, True, True, True]
-    pool.destroy()
 
 
 def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBufferPool) -> None:
     """The future of a pool that has free segments completes when the last full channel has room."""
-    pool = network.create_buffer_pool(
-        owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1
-    )
+    pool = create(network, 4, 4, num_subpartitions=2, max_buffers_per_channel=1)
     builders = [pool.request_builder_blocking(0), pool.request_builder_blocking(1)]
     future, told = pool.available_future(), []
     future.add_done_callback(lambda: told.append(pool.is_available))
@@ -388,22 +348,6 @@ def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBuf
 
     assert (before, told) == ([], [True])
     pool.check_invariants()
-
-
-def test_raw_segments_can_be_counted_for_a_channel(network: NetworkBufferPool) -> None:
-    """A raw segment, taken without a builder, counts for its channel until ``recycler`` of that channel gets it
-    back.
-    """
-    pool = network.create_buffer_pool(
-        owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1
-    )
-    segment = take(pool, 1)
-    was_available = pool.is_available
-
-    pool.recycler(1).recycle(segment)
-
-    assert (was_available, pool.is_available) == (False, True)
-    assert pool.recycler(-1) is pool
 
 
 OVERDRAFT_CASES = [(4, 3, 2, 1), (4, 3, 2, 2), (4, 3, 3, 2)]
@@ -420,13 +364,11 @@ def test_overdraft_and_availability(
     num_used_channels: int,
     max_overdraft: int,
 ) -> None:
-    """LocalBufferPoolTest overdraft buffer and availability: exactly so many beyond the size, and the pool is
-    unavailable meanwhile.
-    """
-    pool = network.create_buffer_pool(
-        owner="pool",
-        num_required=1,
-        max_buffers=None,
+    """Overdraft buffer and availability: exactly so many beyond the size, and the pool is unavailable meanwhile."""
+    pool = create(
+        network,
+        1,
+        None,
         num_subpartitions=num_channels,
         max_buffers_per_channel=max_per_channel,
         max_overdraft_buffers=max_overdraft,
@@ -439,14 +381,12 @@ def test_overdraft_and_availability(
         pool.check_invariants()
 
     for index in range(size):
-        builder = builder_of(pool, index % num_used_channels)
-        assert builder is not None
+        builder = present(builder_of(pool, index % num_used_channels))
         ordinary[index % num_used_channels].append(builder)
         check(0, index + 1, is_available=index + 1 < size and index < num_used_channels * (max_per_channel - 1))
     overdraft = []
     for index in range(max_overdraft):
-        builder = builder_of(pool, index % num_used_channels)
-        assert builder is not None
+        builder = present(builder_of(pool, index % num_used_channels))
         overdraft.append(builder)
         check(index + 1, size + index + 1, is_available=False)
     for channel in range(num_channels):
@@ -463,20 +403,13 @@ def test_overdraft_and_availability(
         num_used -= len(builders)
         check(0, num_used, is_available=True)
     assert (pool.num_buffers, num_in_use(pool), pool.num_available) == (size, 0, size)
-    pool.destroy()
 
 
 @pytest.mark.parametrize(("max_per_channel", "max_overdraft"), [(0, 0), (1, -1)])
 def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channel: int, max_overdraft: int) -> None:
     """A pool with senseless limits is refused, and no segment stays reserved for it."""
     with pytest.raises(ValueError, match="at most"):
-        network.create_buffer_pool(
-            owner="odd",
-            num_required=1,
-            max_buffers=1,
-            max_buffers_per_channel=max_per_channel,
-            max_overdraft_buffers=max_overdraft,
-        )
+        create(network, 1, 1, max_buffers_per_channel=max_per_channel, max_overdraft_buffers=max_overdraft)
 
     assert (network.num_reserved, len(network._pools)) == (0, 0)
 
@@ -494,14 +427,11 @@ def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(
 
     assert seen == [3]
     bounded.check_invariants()
-    bounded.destroy()
 
 
 def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
     """Each segment returns to its own pool; the surplus of a pool that shrank goes to the network pool."""
-    other = network.create_buffer_pool(
-        owner="other", num_required=1, max_buffers=2, num_subpartitions=1, max_buffers_per_channel=1
-    )
+    other = create(network, 1, 2, num_subpartitions=1, max_buffers_per_channel=1)
     builder = other.request_builder_blocking(0)
     counted = builder.create_buffer_consumer().build()
     buffers = [*buffers_of(bounded, 3), counted, NetworkBuffer.unpooled(b"event", DataType.EVENT_BUFFER)]
@@ -560,12 +490,8 @@ def test_hist_16972_available_pools_share_no_segment() -> None:
 
 
 def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPool) -> None:
-    """FLINK-13245, FLINK-22424 and their like: two counts down for one buffer would make a full
-    subpartition look free.
-    """
-    pool = network.create_buffer_pool(
-        owner="pool", num_required=4, max_buffers=4, num_subpartitions=1, max_buffers_per_channel=2
-    )
+    """FLINK-13245, FLINK-22424: two counts down would make a full subpartition look free."""
+    pool = create(network, 4, 4, num_subpartitions=1, max_buffers_per_channel=2)
     builders = [pool.request_builder_blocking(0) for _ in range(3)]
     consumer = builders[0].create_buffer_consumer()
     builders[0].append_and_commit(b"abc")
@@ -586,9 +512,7 @@ def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPo
 
 
 def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> None:
-    """LocalBufferPool onGlobalPoolAvailable: its own segment came back meanwhile, so what the network pool offers goes
-    to the next.
-    """
+    """Its own segment came back meanwhile: what is offered goes to the next."""
     network = NetworkBufferPool(6, 16)
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
     of_user = [take(user) for _ in range(6)]
@@ -654,12 +578,8 @@ def test_concurrent_requests_and_recycles(
 
 
 def test_a_broken_callback_does_not_keep_a_thread_that_parks_for_the_segment(network: NetworkBufferPool) -> None:
-    """The callback comes first where a full channel has room again while another segment is free, whose thread has not
-    run yet.
-    """
-    pool = network.create_buffer_pool(
-        owner="pool", num_required=3, max_buffers=3, num_subpartitions=1, max_buffers_per_channel=1
-    )
+    """The callback comes first, where a full channel has room again while another segment is free."""
+    pool = create(network, 3, 3, num_subpartitions=1, max_buffers_per_channel=1)
     of_channel, other, last = take(pool, 0), take(pool), take(pool)
     workers = [Worker(lambda: pool.recycle(pool.request_segment_blocking())) for _ in range(2)]
     spin_until(lambda: "2 threads wait" in repr(pool))

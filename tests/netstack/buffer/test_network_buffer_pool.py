@@ -20,12 +20,14 @@ from tests.netstack.buffer.pools import (
     NUM_BUFFERS,
     Worker,
     builder_of,
+    create,
     drain,
     num_in_use,
     recycle,
     set_num_buffers,
     take,
 )
+from tests.netstack.present import present
 from tests.waiting import PATIENCE_S, spin_until
 
 SIZE = 64
@@ -39,10 +41,6 @@ def ten() -> Iterator[NetworkBufferPool]:
     pool.check_invariants()
     pool.destroy()
     assert pool.num_available == pool.num_total, f"leaked: {pool!r}"
-
-
-def create(network: NetworkBufferPool, num_required: int, max_buffers: int | None = None) -> LocalBufferPool:
-    return network.create_buffer_pool(owner="pool", num_required=num_required, max_buffers=max_buffers)
 
 
 def sizes(*pools: LocalBufferPool) -> list[int]:
@@ -74,8 +72,6 @@ def test_hist_14872_a_pool_gets_its_guarantee_whatever_the_others_took(ten: Netw
     assert (len(taken), len(got)) == (6, 4)
     recycle(greedy, taken)
     recycle(modest, got)
-    greedy.destroy()
-    modest.destroy()
 
 
 def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
@@ -86,7 +82,6 @@ def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
 
     assert (len(segments), pool.num_requested, ten.num_available) == (3, 3, 7)
     recycle(pool, segments)
-    pool.destroy()
 
 
 def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks(ten: NetworkBufferPool) -> None:
@@ -100,34 +95,19 @@ def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks
     other = ten.create_buffer_pool(owner="other", num_required=4, max_buffers=8)
 
     assert before == (8, 2)
-    assert (pool.num_buffers, pool.num_requested, pool.num_available, other.num_buffers) == (
-        4,
-        4,
-        4,
-        6,
-    )
-    pool.destroy()
-    other.destroy()
+    assert (pool.num_buffers, pool.num_requested, pool.num_available, other.num_buffers) == (4, 4, 4, 6)
 
 
 def test_a_promise_that_cannot_be_kept_is_refused(ten: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest require more than possible 2: the error names the pool, its need, the rest, and the option
-    to raise; no segment stays reserved.
-    """
-    pool = ten.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
+    """BufferPoolFactoryTest require more than possible: the error names the pool; no segment stays reserved."""
+    with pytest.raises(InsufficientNetworkBuffersError, match="required 11, but only 10 available"):
+        create(ten, 11)
+    ten.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
 
-    with pytest.raises(InsufficientNetworkBuffersError) as caught:
+    with pytest.raises(InsufficientNetworkBuffersError, match=r"required 4, but only 3 available \(map \(2/4\)\)"):
         ten.create_buffer_pool(owner="map (2/4)", num_required=4, max_buffers=9)
 
-    text = str(caught.value)
-    assert text.startswith(
-        "Insufficient number of network buffers: required 4, but only 3 available (map (2/4)). The total number of "
-        "network"
-    )
-    assert "buffers is currently set to 10 of 64 bytes each" in text
-    assert "--network-memory (NetstackConfig.network_memory_bytes) above 640 bytes" in text
     assert ten.num_reserved == 7
-    pool.destroy()
 
 
 def test_unpooled_segments_are_all_or_nothing(ten: NetworkBufferPool) -> None:
@@ -136,13 +116,15 @@ def test_unpooled_segments_are_all_or_nothing(ten: NetworkBufferPool) -> None:
 
     with pytest.raises(InsufficientNetworkBuffersError, match="required 8, but only 7 available"):
         ten.request_unpooled("gate", 8)
+    with pytest.raises(ValueError, match="gate requests -1 segments"):
+        ten.request_unpooled("gate", -1)
+    assert ten.request_unpooled("gate", 0) == []
     segments = ten.request_unpooled("gate", 7)
     got = drain(pool)
 
     assert (len(segments), ten.num_reserved, len(got)) == (7, 10, 3)
     ten.recycle_unpooled(segments)
     recycle(pool, got)
-    pool.destroy()
 
 
 def test_unpooled_segments_that_others_use_beyond_their_guarantee_are_missing(ten: NetworkBufferPool) -> None:
@@ -155,13 +137,10 @@ def test_unpooled_segments_that_others_use_beyond_their_guarantee_are_missing(te
     recycle(pool, used)
 
     ten.recycle_unpooled(ten.request_unpooled("gate", 9))
-    pool.destroy()
 
 
 def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_way_home(ten: NetworkBufferPool) -> None:
-    """A task that is started again must not fail because the last buffers of its predecessor are
-    still in a transport.
-    """
+    """A task that starts again must not fail because of its predecessor's last buffers."""
     pool = ten.create_buffer_pool(owner="pool", num_required=2, max_buffers=6)
     used = drain(pool)
 
@@ -173,7 +152,6 @@ def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_wa
 
     assert (len(first), len(rest)) == (4, 1)
     recycle(following, first + rest)
-    following.destroy()
 
 
 def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(ten: NetworkBufferPool) -> None:
@@ -193,8 +171,6 @@ def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(ten: Network
     first.recycle(used.pop())
     assert first.is_available
     recycle(first, used)
-    first.destroy()
-    second.destroy()
 
 
 def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool) -> None:
@@ -213,25 +189,13 @@ def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool)
     assert patient.is_available
     recycle(user, used)
     recycle(patient, held)
-    for pool in (user, patient, late):
-        pool.destroy()
 
 
 # ---------------------------------------------------------------- BufferPoolFactoryTest
 
 
-def test_one_pool_that_requires_more_than_there_is(network: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest require more than possible 1."""
-    with pytest.raises(
-        InsufficientNetworkBuffersError, match=r"^Insufficient number of network buffers: required 1025, but only 1024"
-    ):
-        create(network, NUM_BUFFERS + 1)
-
-
 def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest overprovisioned: the first pool has more than its new size; each recycle is eagerly fetched
-    by the second.
-    """
+    """Overprovisioned: the first pool has more than its new size; each recycle is eagerly fetched by the second."""
     num_first = NUM_BUFFERS // 2 + 1
     num_second = NUM_BUFFERS - num_first
     first = create(network, num_second, NUM_BUFFERS)
@@ -245,29 +209,10 @@ def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPoo
     assert second.request_segment_nowait() is None
 
     first.recycle(of_first.pop())
-    assert (network.num_available, first.num_requested, second.num_requested) == (
-        0,
-        num_first - 1,
-        num_second + 1,
-    )
+    assert (network.num_available, first.num_requested, second.num_requested) == (0, num_first - 1, num_second + 1)
     assert (second.is_available, first.is_available) == (True, False)
     recycle(first, of_first)
     recycle(second, of_second)
-
-
-def test_bounded_pools_get_their_maximum(network: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest bounded pools."""
-    assert sizes(create(network, 1, 1), create(network, 1, 2)) == [1, 2]
-
-
-def test_a_single_pool_gets_all_but_the_fixed_ones(network: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest single managed pool gets all; all except fixed 24."""
-    alone = create(network, 1)
-    before = sizes(alone)
-
-    fixed = create(network, 24, 24)
-
-    assert (before, sizes(alone, fixed)) == ([NUM_BUFFERS], [NUM_BUFFERS - 24, 24])
 
 
 @pytest.mark.parametrize(
@@ -278,6 +223,8 @@ def test_a_single_pool_gets_all_but_the_fixed_ones(network: NetworkBufferPool) -
         pytest.param(1024, [(1, 1024), (1, 1024)], [[1024], [512, 512]], id="uniform distribution bounded 1"),
         pytest.param(1024, [(1, 10), (1, 10)], [[10], [10, 10]], id="uniform distribution bounded 2"),
         pytest.param(3, [(1, 10)] * 3, [[3], [1, 2], [1, 1, 1]], id="uniform distribution bounded 3"),
+        pytest.param(1024, [(1, 1), (1, 2)], [[1], [1, 2]], id="bounded pools"),
+        pytest.param(1024, [(1, None), (24, 24)], [[1024], [1000, 24]], id="single managed pool gets all except fixed"),
         pytest.param(
             1024,
             [(1, 10), (1, 10), (1, None), (1, None)],
@@ -302,9 +249,7 @@ def test_redistribution(total: int, pools: list[tuple[int, int | None]], expecte
 
 
 def test_unpooled_segments_shrink_the_pools() -> None:
-    """BufferPoolFactoryTest uniform distribution bounded 4: 10 segments, one pool, 2 and 2 and 2 taken, and all the way
-    back.
-    """
+    """Uniform distribution bounded 4: 10 segments, one pool, 2 and 2 and 2 taken, and all the way back."""
     network = NetworkBufferPool(10, 16)
     first = create(network, 1, 10)
     found: list[list[int]] = [sizes(first)]
@@ -328,9 +273,7 @@ def test_unpooled_segments_shrink_the_pools() -> None:
 
 
 def test_everything_is_distributed() -> None:
-    """BufferPoolFactoryTest all distributed: random pools, 200 rounds with printed seeds; no segment is left over while
-    one can be used.
-    """
+    """All distributed: random pools, 200 rounds with printed seeds; no segment is left over while one can be used."""
     for seed in range(200):
         rng = random.Random(seed)
         network = NetworkBufferPool(256, 1)
@@ -348,78 +291,28 @@ def test_everything_is_distributed() -> None:
         network.destroy()
 
 
-def test_create_and_destroy(network: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest create destroy: half for each, and all for the one that is left."""
-    first, second = create(network, 1), create(network, 1)
-    before = sizes(first, second)
-
-    first.destroy()
-
-    assert (before, sizes(second)) == ([512, 512], [1024])
-
-
 # ---------------------------------------------------------------- NetworkBufferPoolTest
 
 
-def test_usage_by_creation_allocation_and_destruction() -> None:
-    """NetworkBufferPoolTest memory usage in the context of memory pool creation, memory segment allocation, memory pool
-    destruction.
-    """
-    network = NetworkBufferPool(10, 128)
-
-    def usage() -> tuple[int, int, int]:
-        return network.num_total, network.num_available, (network.num_total - network.num_available)
-
-    found = [usage()]
-    pool = create(network, 1, 1)
-    segment = take(pool)
-    found.append(usage())
-    pool.recycle(segment)
-    network.destroy()
-    found.append(usage())
-
-    assert found == [(10, 10, 0), (10, 9, 1), (10, 10, 0)]
-
-
-def test_destroy_all_pools() -> None:
-    """NetworkBufferPoolTest destroy all: even segments that are in use come back, and a new pool can have all of
-    them.
-    """
-    network = NetworkBufferPool(10, 128)
-    fixed, bounded, unbounded = create(network, 2, 2), create(network, 1, 1), create(network, 5)
+def test_destroy_all_pools(ten: NetworkBufferPool) -> None:
+    """Destroy all: even segments that are in use come back, and a new pool can have all of them."""
+    fixed, bounded, unbounded = create(ten, 2, 2), create(ten, 1, 1), create(ten, 5)
     taken: list[tuple[LocalBufferPool, MemorySegment]] = []
     for pool in (fixed, bounded, unbounded):
         while (segment := pool.request_segment_nowait()) is not None:
             taken.append((pool, segment))
     assert len(taken) == 10
 
-    network.destroy_all_pools()
+    ten.destroy_all_pools()
 
-    assert (network.is_destroyed, len(network._pools), network.num_available) == (False, 0, 0)
+    assert (ten.is_destroyed, len(ten._pools), ten.num_available) == (False, 0, 0)
     assert all(pool.is_destroyed for pool in (fixed, bounded, unbounded))
     for pool, segment in taken:
         pool.recycle(segment)
         with pytest.raises(ResourceClosedError):
             pool.request_buffer_nowait()
-    assert network.num_available == 10
-    assert create(network, 10).num_buffers == 10
-    network.destroy()
-
-
-def test_requests_of_fewer_and_more_segments_than_there_are() -> None:
-    """NetworkBufferPoolTest request memory segments less / more than total buffers, and with an invalid argument."""
-    network = NetworkBufferPool(10, 128)
-
-    segments = network.request_unpooled("gate", 5)
-    network.recycle_unpooled(segments)
-    with pytest.raises(InsufficientNetworkBuffersError):
-        network.request_unpooled("gate", 11)
-    with pytest.raises(ValueError, match="gate requests -1 segments"):
-        network.request_unpooled("gate", -1)
-
-    assert (len(segments), network.num_available, network.request_unpooled("gate", 0)) == (5, 10, [])
-    network.check_invariants()
-    network.destroy()
+    assert ten.num_available == 10
+    assert create(ten, 10).num_buffers == 10
 
 
 def test_the_insufficient_message_says_what_is_needed_what_is_there_and_what_to_set() -> None:
@@ -440,19 +333,10 @@ def test_the_insufficient_message_says_what_is_needed_what_is_there_and_what_to_
     network.destroy()
 
 
-def test_usage_without_pools_is_nothing() -> None:
-    """NetworkBufferPoolTest: 0 % and no warning."""
-    network = NetworkBufferPool(50, 128)
-
-    assert network.usage_warning() is None
-    network.destroy()
-
-
 def test_usage_and_its_warnings() -> None:
-    """NetworkBufferPoolTest segments usage: 50 segments of 128 B; one warning for each value from 100 % on, one when it
-    is normal again.
-    """
+    """Segments usage: 50 segments of 128 B; one warning for each value from 100 % on, one when it is normal again."""
     network = NetworkBufferPool(50, 128)
+    assert network.usage_warning() is None
     first = create(network, 10, 20)
     assert network.usage_warning() is None
     create(network, 5)
@@ -466,8 +350,7 @@ def test_usage_and_its_warnings() -> None:
     )
     assert network.usage_warning() is None
     last = create(network, 10, 20)
-    warning = network.usage_warning()
-    assert warning is not None
+    warning = present(network.usage_warning())
     assert warning.startswith("Memory usage [160%]")
     last.destroy()
     first.destroy()
@@ -510,52 +393,45 @@ def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pyte
     assert (len(network._pools), network.num_available) == (0, 4)
 
 
-def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
-    """NetworkBufferPoolTest request memory segments with buffers taken: a pool holds all; its surplus goes to the
-    request.
-    """
-    network = NetworkBufferPool(10, 128)
-    pool = create(network, 5, 10)
+def test_a_request_waits_for_what_is_promised_but_in_use(ten: NetworkBufferPool) -> None:
+    """Request memory segments with buffers taken: a pool holds all; its surplus goes to the request."""
+    pool = create(ten, 5, 10)
     used = [take(pool) for _ in range(10)]
     segments: list[MemorySegment] = []
-    worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, PATIENCE_S)))
-    spin_until(lambda: len(network._claims) == 1)
+    worker = Worker(lambda: segments.extend(ten.request_unpooled("gate", 5, PATIENCE_S)))
+    spin_until(lambda: len(ten._claims) == 1)
 
     recycle(pool, used)
     worker.join()
 
     assert (worker.error, len(segments), pool.num_buffers) == (None, 5, 5)
-    network.recycle_unpooled(segments)
-    network.check_invariants()
-    network.destroy()
+    ten.recycle_unpooled(segments)
 
 
-def test_a_waiting_request_ends_with_the_network_pool() -> None:
+def test_a_waiting_request_ends_with_the_network_pool(ten: NetworkBufferPool) -> None:
     """NetworkBufferPoolTest request memory segments interruptible: destroy ends the wait with an error that says so."""
-    network = NetworkBufferPool(10, 128)
-    pool = create(network, 1)
+    pool = create(ten, 1)
     segment = take(pool)
     pool.destroy()
-    worker = Worker(lambda: network.request_unpooled("gate", 10, PATIENCE_S))
-    spin_until(lambda: len(network._claims) == 1)
+    worker = Worker(lambda: ten.request_unpooled("gate", 10, PATIENCE_S))
+    spin_until(lambda: len(ten._claims) == 1)
 
-    network.destroy()
+    ten.destroy()
     worker.join()
 
     assert isinstance(worker.error, ResourceClosedError)
     assert "destroyed while gate waited" in str(worker.error)
     pool.recycle(segment)
-    network.check_invariants()
-    assert network.num_available == 10
+    ten.check_invariants()
+    assert ten.num_available == 10
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """NetworkBufferPoolTest request memory segments interruptible 2: an exception inside; afterwards everything can be
-    promised again.
-    """
-    network = NetworkBufferPool(10, 128)
-    pool = create(network, 1)
+def test_a_broken_wait_leaves_the_books_as_they_were(
+    ten: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Request memory segments interruptible 2: an exception inside; afterwards everything can be promised again."""
+    pool = create(ten, 1)
     segment = take(pool)
     pool.destroy()
 
@@ -568,62 +444,32 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(network, "hand_out", interrupt)
+        patch.setattr(ten, "hand_out", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            network.request_unpooled("gate", 10, PATIENCE_S)
+            ten.request_unpooled("gate", 10, PATIENCE_S)
 
-    assert (network.num_reserved, len(network._claims)) == (0, 0)
+    assert (ten.num_reserved, len(ten._claims)) == (0, 0)
     pool.recycle(segment)
-    network.check_invariants()
-    assert create(network, 10, 10).num_buffers == 10
-    network.destroy()
+    ten.check_invariants()
+    assert create(ten, 10, 10).num_buffers == 10
 
 
-def test_a_request_times_out() -> None:
-    """NetworkBufferPoolTest request memory segments timeout: the error says so; received segments are returned, and no
-    guarantee stays reserved.
-    """
-    network = NetworkBufferPool(10, 128)
-    pool = create(network, 1, 10)
+def test_a_request_times_out(ten: NetworkBufferPool) -> None:
+    """The error says so; received segments are returned, and no guarantee stays reserved."""
+    pool = create(ten, 1, 10)
     used = [take(pool) for _ in range(9)]
 
     with pytest.raises(
         InsufficientNetworkBuffersError, match=r"^Timeout triggered when gate .* only 1 came within 0.01 s"
     ):
-        network.request_unpooled("gate", 2, 0.01)
+        ten.request_unpooled("gate", 2, 0.01)
 
-    assert (network.num_reserved, pool.num_buffers) == (1, 10)
-    network.check_invariants()
+    assert (ten.num_reserved, pool.num_buffers) == (1, 10)
     recycle(pool, used)
-    network.destroy()
-
-
-def test_availability_after_single_and_multiple_recycles() -> None:
-    """NetworkBufferPoolTest is available or not after request and recycle of single and multiple segments: seen by who
-    stands in line.
-    """
-    network = NetworkBufferPool(10, 128)
-    segments = [network.request_unpooled("gate", 5), network.request_unpooled("gate", 4)]
-    user = create(network, 1, 1)
-    segment = take(user)
-    worker: list[MemorySegment] = []
-    network.recycle_unpooled(segments.pop(0))
-    waiting = create(network, 1, 1)
-    assert waiting.is_available
-
-    user.recycle(segment)
-    worker += network.request_unpooled("gate", 4)
-
-    assert (network.num_available, user.is_available, len(worker)) == (0, True, 4)
-    network.recycle_unpooled(worker + segments.pop())
-    assert network.num_available == 8
-    network.destroy()
 
 
 def test_blocking_requests_from_several_local_pools() -> None:
-    """NetworkBufferPoolTest blocking request from multi local buffer pool: all end once the memory is back, none stays
-    available.
-    """
+    """Blocking request from multi local buffer pool: all end once the memory is back, none stays available."""
     network = NetworkBufferPool(20, 128)
     pools = [create(network, 5, 10) for _ in range(2)]
     exclusive = network.request_unpooled("gate", 10)
@@ -651,9 +497,7 @@ def test_blocking_requests_from_several_local_pools() -> None:
 
 
 def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> None:
-    """Another pool shrinks or is handed a segment, and its listener raises: the caller learns of
-    it, and may try again.
-    """
+    """The caller learns of it, and may try again."""
     network = NetworkBufferPool(4, 8)
     other = create(network, 1, 1)
     segment = take(other)
@@ -687,9 +531,7 @@ def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> N
 
 
 def test_destroy_ends_the_pools_and_refuses_new_ones() -> None:
-    """NetworkBufferPoolTest create pool after destroy: the memory is unmapped only after the last segments came
-    back.
-    """
+    """Create pool after destroy: the memory is unmapped only after the last segments came back."""
     network = NetworkBufferPool(4, SIZE)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
     used, exclusive = drain(pool), network.request_unpooled("gate", 1)
@@ -756,12 +598,11 @@ def test_hist_31386_14872_every_guarantee_can_be_drawn_in_any_order(
     network.destroy()
 
 
-def test_hist_31386_a_later_guarantee_is_kept_while_the_others_use_more_than_theirs() -> None:
+def test_hist_31386_a_later_guarantee_is_kept_while_the_others_use_more_than_theirs(ten: NetworkBufferPool) -> None:
     """FLINK-31386: a pool that over-allocated before gives its surplus to the one that starts, not to itself."""
-    network = NetworkBufferPool(10, 8)
-    greedy = [create(network, 1), create(network, 1)]
+    greedy = [create(ten, 1), create(ten, 1)]
     held = [[take(pool) for _ in range(5)] for pool in greedy]
-    late = create(network, 6, 6)
+    late = create(ten, 6, 6)
 
     for pool, segments in zip(greedy, held, strict=True):
         for _ in range(3):
@@ -773,27 +614,18 @@ def test_hist_31386_a_later_guarantee_is_kept_while_the_others_use_more_than_the
     recycle(late, taken)
     for pool, segments in zip(greedy, held, strict=True):
         recycle(pool, segments)
-    network.check_invariants()
-    network.destroy()
 
 
 @pytest.mark.parametrize("num_subpartitions", [1, 2, 7])
 def test_hist_15030_the_minimum_suffices_while_every_subpartition_has_an_open_buffer(num_subpartitions: int) -> None:
     """FLINK-15030: subpartitions + 1 buffers suffice, although an open buffer cannot be read."""
     network = NetworkBufferPool(num_subpartitions + 1, 8)
-    pool = network.create_buffer_pool(
-        owner="map",
-        num_required=num_subpartitions + 1,
-        max_buffers=None,
-        num_subpartitions=num_subpartitions,
-        max_buffers_per_channel=10,
-    )
+    pool = create(network, num_subpartitions + 1, None, num_subpartitions=num_subpartitions, max_buffers_per_channel=10)
     builders = [pool.request_builder_blocking(index) for index in range(num_subpartitions)]
 
     for round_number in range(3 * num_subpartitions):
         index = round_number % num_subpartitions
-        following = builder_of(pool, index)
-        assert following is not None
+        following = present(builder_of(pool, index))
         builders[index].close()  # the reader takes what is finished, because a further buffer came
         builders[index] = following
     assert pool.is_available

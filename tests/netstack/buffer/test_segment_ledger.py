@@ -17,6 +17,7 @@ from netstack.buffer.network_buffer import (
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
+from tests.netstack.present import present
 
 
 @pytest.fixture
@@ -39,8 +40,7 @@ def the_second_owner(buffer: NetworkBuffer) -> None:
 def test_hist_20654_a_double_release_names_everybody_who_held_the_buffer(network: NetworkBufferPool) -> None:
     """FLINK-20654: an exception path recycled once more; the third task got memory that was in use."""
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=1)
-    buffer = pool.request_buffer_nowait()
-    assert buffer is not None
+    buffer = present(pool.request_buffer_nowait())
 
     buffer.recycle()
     with pytest.raises(BufferOwnershipError, match="released twice") as caught:
@@ -56,8 +56,7 @@ def test_hist_20654_a_double_release_names_everybody_who_held_the_buffer(network
 def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(network: NetworkBufferPool) -> None:
     """FLINK-20654: a raw segment is checked like a buffer, before its memory can be handed out twice."""
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=2, max_buffers=2)
-    segment = pool.request_segment_nowait()
-    assert segment is not None
+    segment = present(pool.request_segment_nowait())
     pool.recycle(segment)
 
     with pytest.raises(
@@ -105,8 +104,7 @@ def test_use_after_release_names_who_released() -> None:
     """The reader's error says where the memory went."""
     network = NetworkBufferPool(1, 32)
     pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=1)
-    buffer = pool.request_buffer_nowait()
-    assert buffer is not None
+    buffer = present(pool.request_buffer_nowait())
     buffer.retain()
     the_second_owner(buffer)
     the_second_owner(buffer)
@@ -120,9 +118,7 @@ def test_use_after_release_names_who_released() -> None:
 
 
 def test_a_forgotten_buffer_is_an_error_at_the_end_of_its_pool() -> None:
-    """A buffer that was dropped without being recycled is a leak: ``destroy`` does all its work, then raises an error
-    that names the function that took the buffer.
-    """
+    """``destroy`` does all its work, then names the function that took the buffer."""
     network = NetworkBufferPool(4, 32)
     forget_a_buffer(network)
     gc.collect()
@@ -139,8 +135,7 @@ def test_a_buffer_that_is_still_held_is_no_leak() -> None:
     """A buffer that is recycled after the end of its pool, for example by a transport, is no error."""
     network = NetworkBufferPool(4, 32)
     pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=1)
-    buffer = pool.request_buffer_nowait()
-    assert buffer is not None
+    buffer = present(pool.request_buffer_nowait())
 
     network.destroy()
     buffer.recycle()
@@ -192,8 +187,7 @@ def test_nothing_of_it_exists_without_debug_mode(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("netstack.buffer.network_buffer_pool.is_debug", lambda: False)
     network = NetworkBufferPool(2, 32)
     pool = network.create_buffer_pool(owner="map", num_required=1, max_buffers=2)
-    buffer = pool.request_buffer_nowait()
-    assert buffer is not None
+    buffer = present(pool.request_buffer_nowait())
 
     buffer.view[:] = b"x" * 32
     view = buffer.view

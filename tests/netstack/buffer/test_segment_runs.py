@@ -3,7 +3,7 @@
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,29 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.network_buffer import (
-    FREEING_RECYCLER,
-    BufferRecycler,
-    MemorySegment,
-    NetworkBuffer,
-    recycle_all,
-    recycle_segments,
-)
+from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks
-from tests.netstack.buffer.pools import num_in_use, num_overdraft, set_num_buffers
+from tests.netstack.buffer.pools import Home, num_in_use, num_overdraft, set_num_buffers
+from tests.netstack.rigs import Ending
 from tests.waiting import PATIENCE_S
 
 MAX_PER_CHANNEL = 3
 NUM_SEEDS = 300
 
 
-class Fixture:
+class Fixture(Ending):
     """A pool of eight segments; with or without a maximum for each of its two subpartitions."""
 
     def __init__(self, num_segments: int = 8, max_per_channel: int | None = None, *, max_overdraft: int = 0) -> None:
+        super().__init__()
         self.network = NetworkBufferPool(num_segments, 16)
         self.pool = self.network.create_buffer_pool(
             owner="p",
@@ -50,7 +45,7 @@ class Fixture:
         self.pool.recycle_run(segments, -1)
         self.pool.check_invariants()
 
-    def end(self) -> None:
+    def give_back(self) -> None:
         self.pool.check_invariants()
         self.pool.destroy()
         self.network.check_invariants()
@@ -59,11 +54,10 @@ class Fixture:
 
 
 @pytest.fixture
-def it() -> Iterator[Fixture]:
+def it() -> Fixture:
     fixture = Fixture()
     fixture.fill()
-    yield fixture
-    fixture.end()
+    return fixture
 
 
 # ---------------------------------------------------------------- requests
@@ -94,9 +88,7 @@ def test_the_last_one_is_given_to_who_asks_for_it(it: Fixture) -> None:
 
 @pytest.mark.parametrize("num_held", range(5))
 def test_the_maximum_of_a_subpartition_is_not_reached_by_more_than_one(num_held: int) -> None:
-    """A request for several segments gets the first one, but fills no subpartition up to its maximum that was not
-    full.
-    """
+    """The first segment is given at the maximum; others are not if they would reach it."""
     it = Fixture(8, MAX_PER_CHANNEL)
     it.fill()
     held = [it.pool.request_segment_blocking(1) for _ in range(num_held)]
@@ -110,7 +102,6 @@ def test_the_maximum_of_a_subpartition_is_not_reached_by_more_than_one(num_held:
     assert len(others) == 2, "another subpartition has its own count"
     recycle_segments(others, it.pool.recycler(0))
     recycle_segments(segments + held, it.pool.recycler(1))
-    it.end()
 
 
 def test_an_overdraft_is_one_segment() -> None:
@@ -126,7 +117,6 @@ def test_an_overdraft_is_one_segment() -> None:
     assert (len(held), len(overdraft), num_overdraft(it.pool)) == (2, 1, 1)
     it.pool.recycle_run(held + overdraft, -1)
     other.destroy()
-    it.end()
 
 
 def test_who_had_to_wait_takes_what_came_together() -> None:
@@ -145,7 +135,6 @@ def test_who_had_to_wait_takes_what_came_together() -> None:
 
     assert len(found) == 3
     it.pool.recycle_run(found, -1)
-    it.end()
 
 
 def test_a_destroyed_pool_gives_nothing() -> None:
@@ -158,7 +147,6 @@ def test_a_destroyed_pool_gives_nothing() -> None:
         it.pool.request_segments_blocking(2)
 
     it.pool.recycle_run(held, -1)
-    it.end()
 
 
 # ---------------------------------------------------------------- recycling
@@ -184,9 +172,7 @@ class Listener:
 def state_after(
     is_run: bool, counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int
 ) -> object:
-    """Return the state of a pool after ``num_returned`` segments of subpartition 1 came back, together or one by
-    one.
-    """
+    """Return the state of a pool after so many segments of subpartition 1 came back, together or one by one."""
     it = Fixture(10, MAX_PER_CHANNEL)
     pool = it.pool
     it.fill()
@@ -217,7 +203,7 @@ def state_after(
     recycle_segments(held[1][num_returned:], pool.recycler(1))
     pool.recycle_run(blockers, -1)
     recycle_all(listener.found)
-    it.end()
+    it.close()
     return found
 
 
@@ -231,9 +217,7 @@ def state_after(
 def test_a_run_comes_back_as_one_by_one(
     counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int
 ) -> None:
-    """Availability, future, counts, surplus for the network pool and served listeners are equal for a run and for
-    single segments.
-    """
+    """Availability, future, counts, surplus and served listeners are equal."""
     num_returned = min(num_returned, counts[1])
 
     together, singly = (
@@ -261,13 +245,10 @@ def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
 
     assert len(found) == 3
     it.pool.recycle_run(found, -1)
-    it.end()
 
 
 def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free() -> None:
-    """A run of segments wakes one thread for each free segment, also for one that was free before and whose thread has
-    not taken it yet.
-    """
+    """Also for one that was free before, and whose thread has not taken it yet."""
     it = Fixture(4)
     it.fill()
     held = it.pool.request_segments_blocking(4)
@@ -282,28 +263,15 @@ def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free(
     assert [gate.locked() for gate in gates] == [False, False, False, True]
     it.pool._parked.line.clear()
     it.pool.recycle_run(held[2:], -1)
-    it.end()
-
-
-class Recycler(BufferRecycler):
-    """A recycler without runs: each segment comes alone."""
-
-    def __init__(self) -> None:
-        self.returned: list[MemorySegment] = []
-
-    def recycle(self, segment: MemorySegment) -> None:
-        self.returned.append(segment)
 
 
 def test_buffers_of_many_recyclers_find_their_homes() -> None:
-    """Buffers of two pools, of subpartitions, of a recycler without runs and outside the arena return to their owners
-    in every order; a buffer that was recycled already is an error.
-    """
+    """In every order, of pools, subpartitions and none; a second recycle is an error."""
     one, two = Fixture(8, MAX_PER_CHANNEL), Fixture(8)
     one.fill()
     two.fill()
     for seed in range(50):
-        rng, foreign = random.Random(seed), Recycler()
+        rng, foreign = random.Random(seed), Home()
         buffers = []
         for pool, index in itertools.product((one.pool, two.pool), (-1, 0, 1)):
             segments = [pool.request_segment_blocking(index) for _ in range(rng.randint(0, 2))]
@@ -321,12 +289,10 @@ def test_buffers_of_many_recyclers_find_their_homes() -> None:
             with pytest.raises(BufferOwnershipError):
                 recycle_all([shared])
 
-        assert len(foreign.returned) == num_foreign
+        assert len(foreign.segments) == num_foreign
         for it in (one, two):
             it.pool.check_invariants()
             assert num_in_use(it.pool) == 0, seed
-    one.end()
-    two.end()
 
 
 def test_a_buffer_that_was_recycled_does_not_keep_the_others(it: Fixture) -> None:
@@ -344,13 +310,13 @@ def test_a_buffer_that_was_recycled_does_not_keep_the_others(it: Fixture) -> Non
 
 def test_segments_of_nobody_are_forgotten() -> None:
     """A recycler without a home gets them one by one."""
-    foreign = Recycler()
+    foreign = Home()
     segments = [MemorySegment(memoryview(bytearray(4))) for _ in range(3)]
 
     recycle_segments(segments, foreign)
     recycle_segments(segments, FREEING_RECYCLER)
 
-    assert foreign.returned == segments
+    assert foreign.segments == segments
 
 
 # ---------------------------------------------------------------- every order of events
@@ -404,7 +370,7 @@ def test_runs_under_every_order_of_events(monkeypatch: pytest.MonkeyPatch, part:
         ]
         try:
             Scheduler(seed).run(programs)
-            it.end()
+            it.close()
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise

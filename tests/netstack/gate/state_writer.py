@@ -17,12 +17,7 @@ class RecordingStateWriter(NoChannelState):
         self.error: Exception | None = None
         self.on_add: Callable[[], None] | None = None
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         self.kept += buffers
         if self.error is not None:
             raise self.error

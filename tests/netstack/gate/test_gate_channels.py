@@ -1,32 +1,33 @@
 """``GateChannels``: set-up, requests, channels whose producer becomes known, and orders to the producers."""
 
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import ConnectError, LocalProtocolError, ResourceClosedError, TransportError
+from netstack.errors import ConnectError, LocalProtocolError, RemoteProtocolError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, input_channel_id
-from netstack.partition.result_partition import ResultPartition
+from netstack.partition.channel_state import DecompressedInput, InputChannelInfo
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event, OtherEvent, serialize_event
-from tests.netstack.gate.doubles import RecordingClient, remote_channel
+from netstack.wire.messages import DataType
+from tests.netstack.gate.doubles import RecordingClient, data, remote_channel
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.remote_gate import SEGMENT, UNALIGNED, RemoteGate
+from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
-from tests.waiting import PATIENCE_S
+from tests.netstack.threads import run_together
 
 
 def test_setup_takes_the_exclusive_buffers_of_every_channel() -> None:
-    """SingleInputGateTest: testRequestBuffersWithRemoteInputChannel: 2 each, 8 floating ones for both, and all of them
-    back at the end.
-    """
+    """testRequestBuffersWithRemoteInputChannel: 2 each, 8 floating ones for both, and all of them back at the end."""
     network, client = NetworkBufferPool(16, SEGMENT), RecordingClient()
     gate = SingleInputGate("reduce")
     for index in range(2):
@@ -45,9 +46,7 @@ def unknown(gate: SingleInputGate, index: int) -> UnknownInputChannel:
 
 
 def test_an_unknown_channel_is_replaced_before_the_request() -> None:
-    """SingleInputGateTest: testUpdateInputChannel, testUpdateUnknownInputChannel: the request then goes to the new one,
-    once.
-    """
+    """testUpdateInputChannel, testUpdateUnknownInputChannel: the request then goes to the new one, once."""
     it = RemoteGate(1)
     it.gate.add_channel(unknown(it.gate, 1))
 
@@ -56,22 +55,20 @@ def test_an_unknown_channel_is_replaced_before_the_request() -> None:
     it.gate.request_partitions()
 
     assert (is_taken, is_taken_again, it.client.orders) == (True, False, [("request", 0), ("request", 1)])
-    it.end()
 
 
 def test_an_unknown_channel_is_replaced_after_the_request() -> None:
     """SingleInputGateTest: testUpdateInputChannel: remote and local; each is requested at once, and read."""
     it = RemoteGate(0)
-    manager = ResultPartitionManager()
-    pool = it.network.create_buffer_pool(owner="producer", num_required=2, max_buffers=4)
-    partition = ResultPartition(partition_id_of(1), 1, pool, "producer")
-    manager.register(partition)
+    partition = it.partition(1)
+    it.partitions.append(partition)
+    it.manager.register(partition)
     for index in range(3):
         it.gate.add_channel(unknown(it.gate, index))
     it.gate.request_partitions()
 
     it.gate.update_channel(it.remote(0))
-    it.gate.update_channel(LocalInputChannel(it.gate, 1, partition.partition_id, 0, manager))
+    it.gate.update_channel(LocalInputChannel(it.gate, 1, partition.partition_id, 0, it.manager))
     it.receive(0)
     partition.emit_record(b"local", 0)
     partition.flush_all()
@@ -79,9 +76,6 @@ def test_an_unknown_channel_is_replaced_after_the_request() -> None:
     assert [it.poll().channel_index for _ in range(2)] == [0, 1]
     assert [row.kind for row in it.gate.channel_statistics()] == ["remote", "local", "unknown"]
     partition.finish()
-    it.gate.close()
-    partition.close()
-    it.end()
 
 
 def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
@@ -98,7 +92,6 @@ def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
     assert channel.buffer_manager.num_unannounced == 2
     with pytest.raises(LocalProtocolError, match="has its floating buffers already"):
         it.gate.set_buffer_pool(it.network.create_buffer_pool(owner="gate", num_required=1, max_buffers=1))
-    it.end()
 
 
 def test_an_update_after_the_close_is_released() -> None:
@@ -120,13 +113,10 @@ def test_an_update_after_the_close_is_released() -> None:
     is_late_taken = it.gate.update_channel(late)
 
     assert (is_taken, in_the_middle.is_released, is_late_taken, late.is_released) == (True, True, False, True)
-    it.end()
 
 
 def test_hist_1496_events_for_unknown_producers_are_kept() -> None:
-    """SingleInputGateTest: testBackwardsEventWithUninitializedChannel: known ones get it now, the others once they are
-    known.
-    """
+    """testBackwardsEventWithUninitializedChannel: known ones get it now, the others once they are known."""
     it = RemoteGate(1)
     it.gate.add_channel(unknown(it.gate, 1))
     it.gate.add_channel(unknown(it.gate, 2))
@@ -144,7 +134,6 @@ def test_hist_1496_events_for_unknown_producers_are_kept() -> None:
     assert sent_before == [("request", 0), ("task event", 0), ("task event", 0)]
     assert count == [3, 3, 3]
     assert it.client.task_events[-3:] == [serialize_event(one) for one in (*events, OtherEvent("third", b""))]
-    it.end()
 
 
 @pytest.mark.slow
@@ -159,25 +148,14 @@ def test_hist_10747_19391_an_update_races_with_the_request_and_the_poll(tiny_swi
             for _ in range(20):
                 it.gate.poll_next()
 
-        threads = [
-            threading.Thread(target=it.gate.request_partitions),
-            threading.Thread(target=it.gate.update_channel, args=(channel,)),
-            threading.Thread(target=poll),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive(), "a deadlock"
+        run_together(it.gate.request_partitions, partial(it.gate.update_channel, channel), poll)
 
         assert sorted(it.client.orders) == [("request", 0), ("request", 1)]
-        it.end()
+        it.close()
 
 
 def test_a_request_is_retriggered_by_its_partition() -> None:
-    """SingleInputGateTest: testRequestBackoffConfiguration, F18: the one channel that reads it; nothing after the
-    close.
-    """
+    """testRequestBackoffConfiguration, F18: the one channel that reads it; nothing after the close."""
     it = RemoteGate(0)
     channels = [
         RemoteInputChannel(
@@ -204,7 +182,6 @@ def test_a_request_is_retriggered_by_its_partition() -> None:
 
     requests = [order for order in it.client.orders if order[0] == "request"]
     assert requests == [("request", 0), ("request", 1), ("request", 1)]
-    it.end()
 
 
 @pytest.mark.parametrize(
@@ -294,3 +271,81 @@ def test_checkpoints_reach_every_channel(it: RemoteGate) -> None:
     it.gate.checkpoint_stopped(1)
 
     assert calls == [("started", 0, UNALIGNED), ("started", 1, UNALIGNED), ("stopped", 0, 1), ("stopped", 1, 1)]
+
+
+# ---------------------------------------------------------------- what channels keep for unaligned checkpoints
+
+
+def test_every_channel_keeps_its_data_under_gate_and_index() -> None:
+    """Old channels, later ones, and those that replace an unknown channel all keep their data under gate and index."""
+    gate, client, network, writer = (
+        SingleInputGate("task"),
+        RecordingClient(),
+        NetworkBufferPool(8, 64),
+        RecordingStateWriter(),
+    )
+    gate.add_channel(UnknownInputChannel(gate, 0, partition_id_of(), 0))
+    early = remote_channel(gate, client, network, index=1, is_requested=False)
+    late = remote_channel(gate, client, network, index=2, is_requested=False)
+    replacing = remote_channel(gate, client, network, index=0, is_requested=False)
+
+    gate.add_channel(early)
+    gate.set_channel_state_writer(writer, 5)
+    gate.add_channel(late)
+    assert gate.update_channel(replacing)
+    gate.request_partitions()
+    for channel in (replacing, early, late):
+        channel.checkpoint_started(UNALIGNED)
+        channel.on_response(data(channel, 0))
+
+    assert writer.persisted == [(1, InputChannelInfo(5, index), [4]) for index in range(3)]
+    writer.recycle()
+    gate.close()
+    assert network.num_available == network.num_total
+
+
+def test_after_the_request_it_is_too_late() -> None:
+    """A writer is refused after the request, since data in flight might not be kept."""
+    gate = SingleInputGate("task")
+    gate.request_partitions()
+
+    with pytest.raises(LocalProtocolError, match="before the request"):
+        gate.set_channel_state_writer(RecordingStateWriter(), 0)
+
+
+def test_data_in_flight_is_kept_as_it_was_before_its_compression() -> None:
+    """A compressed buffer is persisted decompressed; a buffer that was not compressed is persisted as it is."""
+    compressor, writer, network = BufferCompressor(), RecordingStateWriter(), NetworkBufferPool(8, 64)
+    gate = SingleInputGate("task", decompressor=BufferDecompressor(1000))
+    channel = remote_channel(gate, RecordingClient(), network, is_requested=False)
+    gate.add_channel(channel)
+    gate.set_channel_state_writer(writer, 0)
+    gate.request_partitions()
+    compressed = compressor.compress(NetworkBuffer.unpooled(b"a" * 500, DataType.DATA_BUFFER))
+    assert compressed.is_compressed
+
+    channel.checkpoint_started(UNALIGNED)
+    channel.on_buffer(compressed, 0, 0)
+    channel.on_buffer(NetworkBuffer.unpooled(b"b", DataType.DATA_BUFFER), 1, 0)
+
+    assert [bytes(buffer.view) for buffer in writer.kept] == [b"a" * 500, b"b"]
+    writer.recycle()
+    gate.close()
+
+
+def test_a_broken_buffer_is_an_error_that_leaks_nothing() -> None:
+    """All buffers of the failed call are recycled, and none is written."""
+    writer, network = RecordingStateWriter(), NetworkBufferPool(4, 64)
+    pool = network.create_buffer_pool(owner="test", num_required=1, max_buffers=4)
+    buffers = []
+    for is_compressed in (False, True, False):
+        segment = pool.request_segment_nowait()
+        assert segment is not None
+        buffers.append(NetworkBuffer(segment, pool, 3, DataType.DATA_BUFFER, is_compressed=is_compressed))
+
+    with pytest.raises(RemoteProtocolError, match="no header"):
+        DecompressedInput(writer, BufferDecompressor(64).decompress).add_input_data(1, InputChannelInfo(0, 0), buffers)
+
+    assert writer.kept == []
+    pool.destroy()
+    assert network.num_available == 4

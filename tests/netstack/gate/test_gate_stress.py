@@ -143,9 +143,7 @@ def poll_and_close(gate: SingleInputGate, num_polls: int) -> int:
 
 @pytest.mark.parametrize("kind", [LocalBatch, RemoteBatch])
 def test_a_gate_is_closed_by_another_thread_while_the_task_polls(kind: type[Batch], tiny_switch_interval: None) -> None:
-    """The task gets the error, each holder recycles its buffer once, and no memory is lost (FLINK-17823,
-    FLINK-18595).
-    """
+    """The task gets the error, and all memory comes home (FLINK-17823, FLINK-18595)."""
     num_polled: Counter[int] = Counter()
     batches: list[Batch] = []
     with Opponent.acting(lambda round_: batches[-1].gates[round_ % PER_BATCH].close()) as canceler:

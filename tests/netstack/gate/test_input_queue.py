@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from netstack.wire.events import CheckpointBarrier, EndOfPartition
-from tests.netstack.gate.remote_gate import UNALIGNED, RemoteGate, kinds
+from tests.netstack.gate.remote_gate import UNALIGNED, RemoteGate, kinds, requested_gate
 
 
 def test_a_channel_with_a_priority_event_goes_first(it: RemoteGate) -> None:
@@ -81,9 +81,7 @@ def test_a_priority_event_that_was_polled_as_an_ordinary_one_is_remembered(it: R
 def test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behind(
     it: RemoteGate, is_first_prioritized: bool
 ) -> None:
-    """The notification comes between the poll of the channel and the look at the queue: the event
-    is in hand already.
-    """
+    """The notification comes between the poll and the look at the queue: the event is in hand already."""
     late = _late_notifications(it)
     channel = it.gate.channels[0]
     original = channel.next_buffer
@@ -155,14 +153,13 @@ def test_a_double_notification_queues_once(it: RemoteGate) -> None:
         it.gate.notify_channel_non_empty(channel)
         it.gate.check_invariants()
 
-    assert it.gate.poll_next() is None
+    assert it.gate.available_future().is_done
+    assert (it.gate.poll_next(), it.gate.available_future().is_done) == (None, False)
     it.gate.check_invariants()
 
 
 def test_a_priority_event_during_the_poll_is_not_lost(it: RemoteGate) -> None:
-    """An event that comes while its channel is polled, after the channel was queued again as an ordinary one, is found
-    by that poll, and no further priority event is promised.
-    """
+    """That poll finds it, and promises no further priority event."""
     channel = it.gate.channels[0]
     original = channel.next_buffer
 
@@ -190,9 +187,7 @@ def test_close_completes_both_futures(it: RemoteGate) -> None:
 
 
 def test_hist_22368_an_ended_channel_does_not_stay_in_the_queue(it: RemoteGate) -> None:
-    """A notification that slipped in before the release: the task would be woken for a channel that
-    has nothing to say.
-    """
+    """A notification slipped in before the release: the task would be woken for nothing."""
     channel = it.gate.channels[1]
     original = channel.release
     it.receive_event(1, EndOfPartition())
@@ -215,11 +210,8 @@ def test_hist_22368_an_ended_channel_does_not_stay_in_the_queue(it: RemoteGate) 
 
 
 def test_a_release_while_the_channel_is_polled() -> None:
-    """SingleInputGateTest: testReleaseWhilePollingChannel (FLINK-17823): the close finds the channel in the task's
-    hands.
-    """
-    it = RemoteGate(1)
-    it.gate.request_partitions()
+    """TestReleaseWhilePollingChannel (FLINK-17823): the close finds the channel in the task's hands."""
+    it = requested_gate(1)
     channel = it.gate.channels[0]
     original = channel.next_buffer
 
@@ -237,4 +229,3 @@ def test_a_release_while_the_channel_is_polled() -> None:
     assert found is not None
     assert found.buffer is not None
     found.buffer.recycle()
-    it.end()

@@ -15,6 +15,8 @@ from netstack.ids import InputChannelID
 from netstack.wire.events import EndOfPartition, serialize_event
 from netstack.wire.messages import BufferResponse, ChannelOrder, DataType
 from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
+from tests.netstack.present import present
+from tests.netstack.rigs import Ending
 from tests.netstack.wire.samples import PARTITION
 
 TYPE = b"T" * 16
@@ -50,12 +52,13 @@ def offer_of(partition: int, attempt: int = 0) -> SubpartitionOffer:
     return SubpartitionOffer(bytes((partition, attempt)) * 8, PARTITION, 0, 1, 0, "job", 0, partition, attempt, TYPE)
 
 
-class Rig:
+class Rig(Ending):
     """A gate on a pool of so many segments, two per channel."""
 
     def __init__(
         self, num_segments: int = 16, *, quota: ProducerQuota | None = None, max_producers: int | None = None
     ) -> None:
+        super().__init__()
         self.pool = NetworkBufferPool(num_segments, 1024)
         self.client = Client()
         self.before_channel: Callable[[], None] = lambda: None
@@ -77,8 +80,7 @@ class Rig:
         self.gate.take_offer(offer_of(partition, attempt), self.client)
 
     def end(self, channel: RemoteInputChannel) -> None:
-        buffer = channel.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False)
-        assert buffer is not None
+        buffer = present(channel.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False))
         buffer.view[:] = END
         channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
 
@@ -87,7 +89,7 @@ class Rig:
         while self.client.later:
             self.client.later.pop(0)()
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         self.gate.close()
         self.pool.destroy()
 
@@ -98,14 +100,12 @@ def test_the_place_of_a_channel_that_ended_is_used_again() -> None:
     for partition in range(100):
         rig.offer(partition)
         rig.end(rig.client.requested[-1])
-        item = rig.gate.poll_next()
-        assert item is not None
+        item = present(rig.gate.poll_next())
         assert isinstance(item.event, EndOfPartition)
     assert rig.gate.num_channels == 1
     assert rig.gate.counts() == OfferCounts(num_completed=100)
     assert rig.gate.statistics().num_buffers_in == 100
     rig.gate.check_invariants()
-    rig.close()
 
 
 def test_the_error_of_a_channel_ends_that_channel_alone() -> None:
@@ -116,9 +116,8 @@ def test_the_error_of_a_channel_ends_that_channel_alone() -> None:
     lost.on_error(ConnectionLostError("gone"))
     rig.end(other)
 
-    item = rig.gate.poll_next()
+    item = present(rig.gate.poll_next())
 
-    assert item is not None
     assert item.channel_index == other.index
     [(index, offer, error)] = rig.gate.take_aborted()
     assert (index, offer.partition, str(error)) == (lost.index, 0, "gone")
@@ -126,7 +125,6 @@ def test_the_error_of_a_channel_ends_that_channel_alone() -> None:
     assert rig.gate.poll_next() is None
     assert rig.gate.counts() == OfferCounts(num_completed=1, num_aborted=1)
     rig.gate.check_invariants()
-    rig.close()
 
 
 def test_without_memory_a_producer_is_told_to_come_again_and_the_others_go_on() -> None:
@@ -142,7 +140,6 @@ def test_without_memory_a_producer_is_told_to_come_again_and_the_others_go_on() 
 
     assert len(rig.client.requested) == 2
     assert rig.gate.num_channels <= 2
-    rig.close()
 
 
 def test_a_sealed_gate_is_available_and_finished_once_its_last_channel_has_ended() -> None:
@@ -158,7 +155,6 @@ def test_a_sealed_gate_is_available_and_finished_once_its_last_channel_has_ended
     assert rig.gate.is_finished
     assert rig.gate.available_future().is_done
     rig.gate.check_invariants()
-    rig.close()
 
 
 def test_an_empty_gate_is_finished_as_soon_as_it_is_sealed() -> None:
@@ -167,7 +163,6 @@ def test_an_empty_gate_is_finished_as_soon_as_it_is_sealed() -> None:
     rig.gate.seal()
     assert rig.gate.is_finished
     assert future.is_done
-    rig.close()
 
 
 def test_a_gate_that_closes_tells_every_open_offer_why() -> None:
@@ -178,7 +173,6 @@ def test_a_gate_that_closes_tells_every_open_offer_why() -> None:
     assert rig.client.refused == [(0, RefusalCode.GATE_ENDED), (1, RefusalCode.GATE_ENDED)]
     rig.offer(2)
     assert rig.client.refused[-1] == (2, RefusalCode.GATE_ENDED)
-    rig.pool.destroy()
 
 
 def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_memory() -> None:
@@ -197,13 +191,10 @@ def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_m
     assert rig.client.refused == [(0, RefusalCode.BUSY)]
     assert rig.gate.is_finished
     assert waits.is_done
-    rig.close()
 
 
 def test_a_producer_waits_until_another_one_has_ended() -> None:
-    """Waiting producers are opened on the loop thread, in the order of their offers; one that finds no memory then is
-    refused as at any other time.
-    """
+    """In the order of the offers; one that finds no memory then is refused as at any other time."""
     rig = Rig(num_segments=4, max_producers=1)
     for partition in range(4):
         rig.offer(partition)
@@ -222,7 +213,6 @@ def test_a_producer_waits_until_another_one_has_ended() -> None:
     rig.run_later()
     assert rig.client.refused[3:] == [(2, RefusalCode.BUSY), (3, RefusalCode.BUSY)]
     rig.gate.check_invariants()
-    rig.close()
 
 
 def raise_short_of_memory() -> None:
@@ -245,7 +235,6 @@ def test_producers_that_wait_hear_of_the_end_of_the_gate(end: str) -> None:
     assert rig.client.refused[:2] == [(1, RefusalCode.QUEUED), (1, RefusalCode.GATE_ENDED)]
     rig.run_later()
     assert len(rig.client.requested) == 1
-    rig.close()
 
 
 def test_gates_share_what_producers_may_have() -> None:
@@ -279,7 +268,6 @@ def test_want_of_memory_takes_nothing_of_what_producers_may_have() -> None:
     rig.offer(0)
     assert rig.client.refused == [(0, RefusalCode.BUSY)]
     assert quota.num_taken == 0
-    rig.close()
 
 
 def test_an_offer_to_a_closed_gate_takes_nothing_of_what_producers_may_have() -> None:
@@ -289,4 +277,29 @@ def test_an_offer_to_a_closed_gate_takes_nothing_of_what_producers_may_have() ->
     rig.offer(0)
     assert rig.client.refused == [(0, RefusalCode.GATE_ENDED)]
     assert quota.num_taken == 0
-    rig.pool.destroy()
+
+
+# ---------------------------------------------------------------- how many channels producers may have
+
+
+@pytest.mark.parametrize(
+    ("num_segments", "buffers", "percent", "expected"), [(2048, 8, 50, 128), (10, 8, 50, 1), (100, 3, 100, 33)]
+)
+def test_so_many_channels_have_their_share_of_the_memory(
+    num_segments: int, buffers: int, percent: int, expected: int
+) -> None:
+    """The number of channels follows from the memory, but is at least one."""
+    quota = ProducerQuota(num_segments, buffers, percent)
+    assert all(quota.try_take() for _ in range(expected))
+    assert not quota.try_take()
+    assert f"{percent} % of the network memory" in quota.reason
+    assert "--producer-memory-percent" in quota.reason
+
+    quota.give_back(1)
+
+    assert quota.num_taken == expected - 1
+
+
+def test_channels_without_buffers_of_their_own_are_not_counted_out() -> None:
+    quota = ProducerQuota(1, 0, 1)
+    assert all(quota.try_take() for _ in range(1000))

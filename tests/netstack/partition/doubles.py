@@ -24,6 +24,7 @@ from tests.netstack.partition.producing import (
     recycled_sizes,
     sizes,
 )
+from tests.netstack.rigs import Ending
 
 # What tests of the inside take from here as well.
 __all__ = [
@@ -127,10 +128,11 @@ def drain(subpartition: PipelinedSubpartition) -> list[BufferAndBacklog]:
     return found
 
 
-class Reading:
+class Reading(Ending):
     """A subpartition with its view, and builders that feed it."""
 
     def __init__(self, *, sends_empty_buffers: bool = False) -> None:
+        super().__init__()
         self.parent = RecordingParent()
         self.subpartition = PipelinedSubpartition(
             3, self.parent, sends_empty_buffers=sends_empty_buffers, partition_index=7
@@ -162,7 +164,8 @@ class Reading:
         self.subpartition.check_invariants()
         return found
 
-    def close(self) -> None:
+    def give_back(self) -> None:
+        self.subpartition.check_invariants()
         self.view.release()
         for builder in self.builders:
             builder.close()
@@ -170,9 +173,7 @@ class Reading:
 
 
 def next_one(it: Reading) -> tuple[int, bool, int, bool]:
-    """Return the values that ``assertNextBuffer`` of Flink's test asserts: size, data available, backlog, event
-    available.
-    """
+    """Return what ``assertNextBuffer`` of Flink asserts: size, data available, backlog, event available."""
     found = it.poll()
     is_available, backlog = it.view.availability(True)
     assert (found.next_data_type is not DataType.NONE) == is_available

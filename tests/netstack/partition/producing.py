@@ -11,6 +11,7 @@ from netstack.partition.channel_state import InFlightData, InputChannelInfo, Res
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointOptions, Event, deserialize_event
+from tests.netstack.rigs import Ending
 
 SEGMENT = 1024
 UNALIGNED = CheckpointOptions(alignment=Alignment.UNALIGNED)
@@ -44,12 +45,7 @@ class RecordingStateWriter:
         self.output: list[tuple[int, ResultSubpartitionInfo, list[int]]] = []
         self.futures: list[tuple[int, InFlightData]] = []
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         raise AssertionError("a producer has no input")
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
@@ -87,7 +83,7 @@ def sizes(view: ResultSubpartitionView) -> list[int]:
     return found_sizes
 
 
-class Producing:
+class Producing(Ending):
     """A partition with a view of each subpartition."""
 
     def __init__(
@@ -102,6 +98,7 @@ class Producing:
         with_views: bool = True,
         **partition_options: Any,
     ) -> None:
+        super().__init__()
         self.network = NetworkBufferPool(num_segments, segment)
         self.pool = self.network.create_buffer_pool(
             owner="map (1/2)",
@@ -141,7 +138,7 @@ class Producing:
     def queued(self) -> list[int]:
         return [subpartition.num_queued_buffers for subpartition in self.partition.subpartitions]
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         """Close the partition, release all views, and assert that the memory is complete."""
         self.partition.check_invariants()
         self.partition.close()

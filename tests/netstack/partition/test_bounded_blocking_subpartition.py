@@ -1,8 +1,8 @@
 """``BoundedBlockingResultPartition``: written, then read as often as one likes; nothing of it stays behind."""
 
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,9 @@ from netstack.partition.result_subpartition import ResultSubpartitionView, Subpa
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of
-from tests.waiting import PATIENCE_S
+from tests.netstack.present import present
+from tests.netstack.rigs import Ending
+from tests.netstack.threads import run_together
 
 SIZE = 64
 
@@ -32,19 +34,18 @@ def num_files(directory: Path) -> int:
     return sum(os.path.realpath(link).startswith(f"{directory}{os.sep}") for link in links)
 
 
-class Blocking:
+class Blocking(Ending):
     """A blocking partition of 64-byte buffers."""
 
     def __init__(
-        self,
-        directory: Path,
-        num_subpartitions: int = 1,
-        *,
-        compressor: BufferCompressor | None = None,
+        self, directory: Path, num_subpartitions: int = 1, *, compressor: BufferCompressor | None = None
     ) -> None:
+        super().__init__()
         self.directory = directory
-        self.network = NetworkBufferPool(16, SIZE)
-        pool = self.network.create_buffer_pool(owner="map", num_required=num_subpartitions + 1, max_buffers=10)
+        self.network = NetworkBufferPool(num_subpartitions + 15, SIZE)
+        pool = self.network.create_buffer_pool(
+            owner="map", num_required=num_subpartitions + 1, max_buffers=num_subpartitions + 9
+        )
         self.partition = BoundedBlockingResultPartition(
             partition_id_of(), num_subpartitions, pool, "map", directory, compressor=compressor
         )
@@ -57,7 +58,7 @@ class Blocking:
         self.partition.finish()
         self.partition.close()
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         self.partition.check_invariants()
         self.partition.close()
         self.partition.release()
@@ -67,18 +68,15 @@ class Blocking:
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Blocking]:
-    blocking = Blocking(tmp_path)
-    yield blocking
-    blocking.close()
+def it(tmp_path: Path) -> Blocking:
+    return Blocking(tmp_path)
 
 
 def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
     """Read everything, as a reader with credit does."""
     content, events = bytearray(), []
     while view.availability(True)[0]:
-        found = view.next_buffer()
-        assert found is not None
+        found = present(view.next_buffer())
         if found.buffer.is_buffer:
             content.extend(found.buffer.view)
         else:
@@ -109,6 +107,7 @@ def test_read_10_consumers_sequential(it: Blocking) -> None:
         view = it.view()
         assert read(view) == (expected, [EndOfSuperstep(), EndOfPartition()])
         view.release()
+        assert not it.partition.is_released
 
 
 @pytest.mark.slow
@@ -122,12 +121,7 @@ def test_read_10_consumers_concurrent(it: Blocking) -> None:
     def consume(view: ResultSubpartitionView) -> None:
         results.append(read(view))
 
-    threads = [threading.Thread(target=consume, args=(view,)) for view in views]
-
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    run_together(*(partial(consume, view) for view in views))
     for view in views:
         view.release()
 
@@ -135,17 +129,14 @@ def test_read_10_consumers_concurrent(it: Blocking) -> None:
 
 
 def test_numbers_of_a_reader(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionReader: each reader counts its own sequence numbers and backlog; events need no
-    credit.
-    """
+    """Each reader counts its own sequence numbers and backlog; events need no credit."""
     it.partition.emit_record(bytes(2 * SIZE), 0)
     it.end()
     view = it.view()
     states = [(view.availability(False), view.backlog, view.num_queued_buffers, view.peek_next_subpartition())]
     numbers = []
     for _ in range(2):
-        found = view.next_buffer()
-        assert found is not None
+        found = present(view.next_buffer())
         found.buffer.recycle()
         numbers.append((found.sequence_number, found.backlog, found.next_data_type))
     states.append((view.availability(False), view.backlog, view.num_queued_buffers, view.has_data(0)))
@@ -157,9 +148,7 @@ def test_numbers_of_a_reader(it: Blocking) -> None:
 
 
 def test_availability_when_read_buffers_return(tmp_path: Path) -> None:
-    """BoundedBlockingSubpartitionAvailabilityTest.testUnavailableWhenBuffersExhausted / AvailableWhenBuffersReturned
-    (file store).
-    """
+    """TestUnavailableWhenBuffersExhausted / AvailableWhenBuffersReturned (file store)."""
     it = Blocking(tmp_path)
     it.partition.emit_record(bytes(5 * SIZE), 0)
     it.end()
@@ -176,18 +165,14 @@ def test_availability_when_read_buffers_return(tmp_path: Path) -> None:
     second.buffer.recycle()
     assert read(view) == (bytes(3 * SIZE), [EndOfPartition()])
     view.release()
-    it.close()
 
 
 def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionTest.testCloseBoundedData: the file of a released subpartition stays until its last
-    reader leaves.
-    """
+    """testCloseBoundedData: the file of a released subpartition stays until its last reader leaves."""
     it.partition.emit_record(bytes(SIZE), 0)
     it.end()
     views = [it.view(), it.view()]
-    found = views[0].next_buffer()
-    assert found is not None
+    found = present(views[0].next_buffer())
     files = [num_files(it.directory)]
 
     it.partition.release()
@@ -264,9 +249,7 @@ def test_readers_are_not_resumed_but_acknowledge(it: Blocking) -> None:
 
 
 def test_a_range_is_read_as_one(tmp_path: Path) -> None:
-    """UnionResultSubpartitionView over blocking subpartitions: one after the other, since records may go on in the next
-    buffer.
-    """
+    """One after the other, since records may go on in the next buffer."""
     it = Blocking(tmp_path, 3)
     for index in range(3):
         it.partition.emit_record(bytes([index]) * 100, index)
@@ -276,7 +259,6 @@ def test_a_range_is_read_as_one(tmp_path: Path) -> None:
 
     assert read(view) == (bytes(100) + b"\1" * 100 + b"\2" * 100, [EndOfPartition()] * 3)
     view.release()
-    it.close()
 
 
 def test_buffers_are_compressed_if_that_makes_them_smaller(tmp_path: Path) -> None:
@@ -295,7 +277,6 @@ def test_buffers_are_compressed_if_that_makes_them_smaller(tmp_path: Path) -> No
 
     assert found == [(True, True, bytes(SIZE)), (False, False, bytes(range(SIZE))), (False, True, b"\0\0\0\0")]
     view.release()
-    it.close()
 
 
 def test_only_blocking_types(tmp_path: Path) -> None:
@@ -335,23 +316,21 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokenDi
     broken.it.close()
 
 
-@pytest.mark.parametrize("num_bytes", [60, SIZE])
-def test_a_full_disk_costs_no_segment(broken: BrokenDisk, num_bytes: int) -> None:
-    """A write to a full disk is an error of the emitting task; the buffer that it had begun is recycled with the
-    partition.
-    """
+@pytest.mark.parametrize(
+    "emit",
+    [
+        lambda partition: partition.emit_record(b"b" * 60, 0),
+        lambda partition: partition.emit_record(b"b" * SIZE, 0),
+        lambda partition: partition.broadcast_record(b"b" * 60),
+    ],
+    ids=["part of a buffer", "a buffer", "a broadcast"],
+)
+def test_a_full_disk_costs_no_segment(
+    broken: BrokenDisk, emit: Callable[[BoundedBlockingResultPartition], None]
+) -> None:
+    """The emitting task gets the error; the buffer that it had begun is recycled with the partition."""
     with pytest.raises(ResourceBrokenError, match="no space left"):
-        broken.partition.emit_record(b"b" * num_bytes, 0)
-
-    broken.partition.fail(RuntimeError("the task failed"))
-
-
-def test_a_full_disk_costs_no_segment_of_a_broadcast(broken: BrokenDisk) -> None:
-    """A broadcast to a full disk is an error of the emitting task; the buffer that all subpartitions share is
-    recycled.
-    """
-    with pytest.raises(ResourceBrokenError, match="no space left"):
-        broken.partition.broadcast_record(b"b" * 60)
+        emit(broken.partition)
 
     broken.partition.fail(RuntimeError("the task failed"))
 
@@ -420,9 +399,7 @@ def test_recycle_current_buffer_on_failure(single: Single, call: str, monkeypatc
 
 @pytest.mark.parametrize("end", ["finish", "release"])
 def test_nothing_is_added_after_the_end(single: Single, end: str) -> None:
-    """BoundedBlockingSubpartitionTest.testRecycleClosedBufferConsumer / AddToFinished: the consumer is closed; a second
-    end is refused.
-    """
+    """TestRecycleClosedBufferConsumer / AddToFinished: the consumer is closed; a second end is refused."""
     if end == "finish":
         single.subpartition.finish()
     else:
@@ -480,7 +457,6 @@ def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> Non
             one.buffer.recycle()
 
     assert (len([one for one in found if one is not None]), it.listener.count) == (2, 1)
-    it.close()
 
 
 def test_readers_and_subpartitions_say_how_they_stand(single: Single) -> None:
@@ -488,13 +464,60 @@ def test_readers_and_subpartitions_say_how_they_stand(single: Single) -> None:
     single.subpartition.add(single.consumer())
     before = single.subpartition.state
     single.subpartition.finish()
-    reader = single.subpartition.create_read_view(RecordingListener())
-    assert reader is not None
-    found = reader.poller()()
-    assert found is not None
-    found.buffer.recycle()
+    reader = present(single.subpartition.create_read_view(RecordingListener()))
+    present(reader.poller()()).buffer.recycle()
 
     assert (before, single.subpartition.state) == (SubpartitionState.OPEN, SubpartitionState.FINISHED)
     assert (reader.is_released, reader.backlog, reader.num_queued_buffers) == (False, 0, 1)
     reader.release()
     assert (reader.is_released, single.subpartition.is_released) == (True, False)
+
+
+# ---------------------------------------------------------------- the scenarios of Flink's tests of partitions in files
+
+
+def test_flush_bounded_blocking_result_partition(tmp_path: Path) -> None:
+    """ResultPartitionTest.testFlushBoundedBlockingResultPartition: each flush ends a buffer; 4 and 2, then the end."""
+    it, record = Blocking(tmp_path, 2), b"\0\0\4\0"
+
+    it.partition.emit_record(record, 0)
+    it.partition.flush(0)
+    it.partition.emit_record(record, 0)
+    it.partition.broadcast_record(record)
+    it.partition.flush_all()
+    it.partition.broadcast_record(record)
+    it.end()
+
+    for index, expected in enumerate((4, 2)):
+        view = it.view(index)
+        assert [first_content(view) for _ in range(expected + 1)] == [record] * expected + [b"\0\0\0\0"]
+        view.release()
+
+
+def test_a_partition_holds_one_descriptor(tmp_path: Path) -> None:
+    """64 producers with 64 consumers need no 4,096 files, neither while they write nor later."""
+    it = Blocking(tmp_path, 64)
+    for _ in range(3):
+        for index in range(64):
+            it.partition.emit_record(bytes([index]) * SIZE, index)
+    counts = [num_files(tmp_path)]
+    it.end()
+    counts.append(num_files(tmp_path))
+
+    views = [it.view(index) for index in range(64)]
+    contents = [first_content(view) for view in views]
+    counts.append(num_files(tmp_path))
+    for view in views:
+        view.release()
+    it.close()
+
+    assert contents == [bytes([index]) * SIZE for index in range(64)]
+    assert counts == [1, 1, 1]
+
+
+def first_content(view: ResultSubpartitionView) -> bytes:
+    """Return the bytes of the first buffer of ``view``."""
+    found = present(view.next_buffer())
+    content = bytes(found.buffer.view)
+    found.buffer.recycle()
+    return content

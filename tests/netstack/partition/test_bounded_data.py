@@ -18,6 +18,7 @@ from netstack.partition.bounded_blocking_result_partition import (
 )
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import RecordingListener, RecordingParent
+from tests.netstack.present import present
 
 Written = tuple[DataType, bool, bytes]
 SOME: list[Written] = [
@@ -59,9 +60,7 @@ def test_write_and_read(tmp_path: Path) -> None:
     data = store(tmp_path)
     write(data, SOME)
     outer = reader_of(data)
-    first = outer.next_buffer()
-    assert first is not None
-    first.buffer.recycle()
+    present(outer.next_buffer()).buffer.recycle()
 
     assert read(reader_of(data)) == SOME
     assert read(outer) == SOME[1:]
@@ -82,9 +81,7 @@ def test_any_sizes_come_back(contents: list[bytes], tmp_path_factory: pytest.Tem
 
 @pytest.mark.parametrize("region_bytes", [30, 1000])
 def test_stores_share_a_file_in_regions(region_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of several stores that are written in turns gives its own data back; a buffer larger than a region has one
-    for itself.
-    """
+    """Written in turns; a buffer larger than a region has one for itself."""
     monkeypatch.setattr("netstack.partition.bounded_blocking_result_partition.REGION_BYTES", region_bytes)
     file = BoundedDataFile(tmp_path, 3)
     stores = [BoundedBlockingSubpartition(0, RecordingParent(), file) for _ in range(3)]
@@ -109,8 +106,7 @@ def test_buffers_outlive_reader_and_data(tmp_path: Path) -> None:
     data = store(tmp_path)
     write(data, SOME)
     reader = reader_of(data)
-    found = reader.next_buffer()
-    assert found is not None
+    found = present(reader.next_buffer())
 
     reader.release()
     data.release()
@@ -120,9 +116,7 @@ def test_buffers_outlive_reader_and_data(tmp_path: Path) -> None:
 
 
 def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
-    """FileChannelBoundedDataTest.testReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one
-    comes home, once.
-    """
+    """TestReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one comes home, once."""
     data, listener = store(tmp_path), RecordingListener()
     write(data, SOME)
     reader = reader_of(data, listener)

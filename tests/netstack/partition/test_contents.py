@@ -1,7 +1,7 @@
 """Contents in partitions: ``emit_content`` and what becomes of them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
-from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import (
     Alignment,
@@ -23,8 +22,10 @@ from netstack.wire.events import (
     StopMode,
     deserialize_event,
 )
-from tests.netstack.buffer.test_content_buffer import Content
-from tests.netstack.partition.doubles import RecordingListener, RecordingStateWriter, partition_id_of
+from tests.netstack.buffer.pools import num_in_use
+from tests.netstack.buffer.test_network_buffer import Content
+from tests.netstack.partition.doubles import Producing, RecordingListener, RecordingStateWriter, partition_id_of
+from tests.netstack.present import present
 from tests.waiting import PATIENCE_S, spin_until
 
 SEGMENT = 16
@@ -38,41 +39,29 @@ class LocalListener(RecordingListener):
     takes_contents = True
 
 
-class Setup:
-    """A partition with two subpartitions; the first one has a local reader."""
+class Setup(Producing):
+    """A partition with two subpartitions, whose readers come when the test says so."""
 
     def __init__(self, *, max_buffers: int = 8, **options: Any) -> None:
-        self.network = NetworkBufferPool(16, SEGMENT)
-        self.pool = self.network.create_buffer_pool(owner="map", num_required=3, max_buffers=max_buffers)
-        self.partition = ResultPartition(partition_id_of(), 2, self.pool, "map", **options)
+        super().__init__(segment=SEGMENT, num_segments=16, max_buffers=max_buffers, with_views=False, **options)
         self.listener = LocalListener()
-        self.views: list[ResultSubpartitionView] = []
+
+    def give_back(self) -> None:
+        self.partition.close()
+        self.partition.release()
+        super().give_back()
 
     def read_locally(self) -> ResultSubpartitionView:
+        """Let a reader of this process read the first subpartition."""
         self.views.append(self.partition.create_subpartition_view(0, self.listener))
         return self.views[0]
 
-    @property
-    def num_in_use(self) -> int:
-        return self.pool.num_requested - self.pool.num_available
-
-    def end(self) -> None:
-        self.partition.check_invariants()
-        self.partition.close()
-        self.partition.release()
-        for view in self.views:
-            view.release()
-        self.network.check_invariants()
-        self.network.destroy()
-        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
-
 
 @pytest.fixture
-def it() -> Iterator[Setup]:
+def it() -> Setup:
     setup = Setup()
     setup.read_locally()
-    yield setup
-    setup.end()
+    return setup
 
 
 def polled(view: ResultSubpartitionView) -> list[Any]:
@@ -89,9 +78,7 @@ def polled(view: ResultSubpartitionView) -> list[Any]:
 
 
 def test_only_a_reader_of_the_process_takes_contents() -> None:
-    """Neither a subpartition without reader nor one with a remote reader takes contents; one with a local reader does,
-    from then on.
-    """
+    """Neither none nor a remote one does; a local one does, from then on."""
     it = Setup()
     remote = it.partition.create_subpartition_view(1, RecordingListener())
     content = Content()
@@ -100,12 +87,11 @@ def test_only_a_reader_of_the_process_takes_contents() -> None:
     it.read_locally()
 
     assert (before, it.partition.emit_content(content, 1), it.partition.takes_contents(1)) == (False, False, False)
-    assert it.num_in_use == 0
+    assert num_in_use(it.pool) == 0
     assert it.partition.takes_contents(0)
     assert it.partition.emit_content(content, 0)
     assert (polled(it.views[0]), polled(remote), content.num_made) == ([content], [], 0)
     it.views.append(remote)
-    it.end()
 
 
 @pytest.mark.parametrize(
@@ -119,8 +105,7 @@ def test_partitions_whose_readers_want_bytes_take_none(options: dict[str, Any]) 
 
     assert not it.partition.emit_content(Content(), 0)
     assert not it.partition.takes_contents(0)
-    assert it.num_in_use == 0
-    it.end()
+    assert num_in_use(it.pool) == 0
 
 
 def test_a_blocking_partition_takes_none(tmp_path: Path) -> None:
@@ -157,9 +142,7 @@ def test_a_finished_partition_takes_none(it: Setup) -> None:
 
 
 def test_contents_keep_their_place_between_records_and_events(it: Setup) -> None:
-    """A content is read after a buffer that is not full, or that every subpartition reads, and before later records and
-    events.
-    """
+    """Also behind a buffer that is not full, or that every subpartition reads."""
     first, second, third = Content(), Content(), Content()
 
     it.partition.emit_record(b"abc", 0)
@@ -186,8 +169,7 @@ def test_the_last_content_is_read_when_it_is_flushed(it: Setup) -> None:
     it.partition.flush_all()
 
     assert it.listener.count == 1
-    found = it.views[0].next_buffer()
-    assert found is not None
+    found = present(it.views[0].next_buffer())
     assert (found.backlog, found.sequence_number) == (0, 0)
     found.buffer.recycle()
 
@@ -209,10 +191,8 @@ def test_a_run_of_whole_segments_ends_before_a_content(it: Setup) -> None:
     it.partition.emit_content(content, 0)
     it.partition.flush_all()
 
-    poll_run = it.views[0].run_poller()
-    assert poll_run is not None
-    run = poll_run(8)
-    assert run is not None
+    poll_run = present(it.views[0].run_poller())
+    run = present(poll_run(8))
     assert (len(run.segments), poll_run(8)) == (2, None)
     for segment in run.segments:
         run.recycler.recycle(segment)
@@ -236,14 +216,13 @@ def test_it_counts_as_a_buffer_of_its_estimated_size(it: Setup) -> None:
 def test_a_content_takes_one_segment_until_it_is_recycled(it: Setup) -> None:
     it.partition.emit_content(Content(), 0)
     it.partition.flush_all()
-    queued = it.num_in_use
+    queued = num_in_use(it.pool)
 
-    found = it.views[0].next_buffer()
-    assert found is not None
-    polled_ = it.num_in_use
+    found = present(it.views[0].next_buffer())
+    polled_ = num_in_use(it.pool)
     found.buffer.recycle()
 
-    assert (queued, polled_, it.num_in_use) == (1, 1, 0)
+    assert (queued, polled_, num_in_use(it.pool)) == (1, 1, 0)
 
 
 def test_the_writer_waits_for_a_segment() -> None:
@@ -260,8 +239,7 @@ def test_the_writer_waits_for_a_segment() -> None:
     writer = threading.Thread(target=emit)
     writer.start()
     spin_until(lambda: num_emitted[0] == 3 and not it.partition.is_available)
-    found = view.next_buffer()
-    assert found is not None
+    found = present(view.next_buffer())
     assert writer.is_alive()
     found.buffer.recycle()
     writer.join(PATIENCE_S)
@@ -269,7 +247,6 @@ def test_the_writer_waits_for_a_segment() -> None:
     assert (writer.is_alive(), num_emitted) == (False, [4])
     it.partition.flush_all()
     assert len(polled(view)) == 3
-    it.end()
 
 
 def test_a_release_wakes_the_writer_and_returns_all_segments() -> None:
@@ -290,8 +267,7 @@ def test_a_release_wakes_the_writer_and_returns_all_segments() -> None:
     it.partition.close()
     writer.join(PATIENCE_S)
 
-    assert (writer.is_alive(), len(errors), it.num_in_use) == (False, 1, 0)
-    it.end()
+    assert (writer.is_alive(), len(errors), num_in_use(it.pool)) == (False, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +280,7 @@ def test_contents_that_nobody_will_read_return_their_segments(it: Setup, release
 
     release(it)
 
-    assert (it.num_in_use, content.num_made) == (0, 0)
+    assert (num_in_use(it.pool), content.num_made) == (0, 0)
 
 
 # ---------------------------------------------------------------- checkpoints

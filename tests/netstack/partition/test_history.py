@@ -20,12 +20,14 @@ from tests.netstack.partition.doubles import (
     TIMEOUTABLE,
     UNALIGNED,
     Reading,
+    RecordingListener,
     barrier,
     drain,
     event,
     partition_id_of,
     unaligned_barrier,
 )
+from tests.netstack.present import present
 from tests.promises.moments import CountedLock
 
 SIZE = 64
@@ -63,7 +65,6 @@ def test_hist_23223_data_flushed_while_blocked_is_told_on_resume(schedule: Seque
                 it.view.resume_consumption()
 
     assert told_sizes(it) == [10]
-    it.close()
 
 
 @pytest.mark.parametrize("num_buffers", range(6))
@@ -76,12 +77,10 @@ def test_hist_25664_buffers_added_while_blocked_are_told_on_resume(num_buffers: 
     it.view.resume_consumption()
 
     assert told_sizes(it) == list(range(1, num_buffers))
-    it.close()
 
 
 def poll_content(it: Reading) -> tuple[BufferAndBacklog, bytes]:
-    found = it.view.next_buffer()
-    assert found is not None
+    found = present(it.view.next_buffer())
     content = bytes(found.buffer.view)
     found.buffer.recycle()
     return found, content
@@ -89,9 +88,7 @@ def poll_content(it: Reading) -> tuple[BufferAndBacklog, bytes]:
 
 @pytest.mark.parametrize("num_polls_between", [0, 1])
 def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> None:
-    """The first of two priority events is announced at once, the second after the first was polled; both come before
-    the data.
-    """
+    """The second is announced after the first was polled; both come before the data."""
     it = Reading()
     it.add(1)
     it.add(2)
@@ -108,7 +105,6 @@ def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> Non
     assert found[0].next_data_type is (DataType.DATA_BUFFER if num_polls_between else DataType.PRIORITIZED_EVENT_BUFFER)
     assert it.listener.priority_sequence_numbers == ([0, 1] if num_polls_between else [0])
     assert [entry[2] for entry in it.state.output] == [[1, 2], [1, 2]]
-    it.close()
 
 
 def test_hist_40521_a_priority_event_queues_behind_one_that_is_left() -> None:
@@ -123,13 +119,10 @@ def test_hist_40521_a_priority_event_queues_behind_one_that_is_left() -> None:
     contents += [poll_content(it)[1] for _ in range(3)]
 
     assert [content[11] for content in contents[:3]] == [1, 2, 3], "the checkpoints, in order"
-    it.close()
 
 
 def test_hist_8750_nothing_is_told_after_the_end_was_polled() -> None:
-    """A late flush, or a late buffer, of a reader that has seen the end: no notification, nothing available, no
-    sequence number.
-    """
+    """Of a late flush or buffer: no notification, nothing available, no sequence number."""
     it = Reading()
     it.add(5)
     it.subpartition.finish()
@@ -142,7 +135,6 @@ def test_hist_8750_nothing_is_told_after_the_end_was_polled() -> None:
 
     assert (it.listener.count, it.view.availability(True), it.view.availability(False)) == (0, (False, 0), (False, 0))
     assert it.view.next_buffer() is None
-    it.close()
 
 
 def make(num_subpartitions: int = 2, directory: Path | None = None) -> tuple[NetworkBufferPool, ResultPartition]:
@@ -158,23 +150,12 @@ def complete(network: NetworkBufferPool) -> bool:
     return network.num_available == network.num_total
 
 
-class Nobody:
-    """Listens to nothing."""
-
-    def notify_data_available(self) -> None:
-        """Do nothing."""
-
-    def notify_priority_event(self, sequence_number: int) -> None:
-        """Do nothing."""
-
-
 def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
     """After all consumers left, the segment of the open builder is not given away before the builder is closed."""
     network, partition = make(1)
-    view = partition.create_subpartition_view(0, Nobody())
+    view = partition.create_subpartition_view(0, RecordingListener())
     partition.emit_record(b"abc", 0)
-    builder = partition._builders[0]
-    assert builder is not None
+    builder = present(partition._builders[0])
 
     view.release()
     in_use = num_in_use(partition._pool)
@@ -191,11 +172,11 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
 def test_hist_23724_32541_half_filled_builders_are_closed(
     is_broadcast: bool, end: str, is_blocking: bool, tmp_path: Path
 ) -> None:
-    """After the close of a partition, however it ended in the middle of a buffer, neither memory nor disk is
-    missing.
-    """
+    """However the partition ended in the middle of a buffer, neither memory nor disk is missing."""
     network, partition = make(2, tmp_path if is_blocking else None)
-    views = [] if is_blocking else [partition.create_subpartition_view(index, Nobody()) for index in range(2)]
+    views = (
+        [] if is_blocking else [partition.create_subpartition_view(index, RecordingListener()) for index in range(2)]
+    )
     if is_broadcast:
         partition.broadcast_record(bytes(SIZE + 5))
     else:
@@ -221,9 +202,7 @@ def test_hist_23724_32541_half_filled_builders_are_closed(
 
 @pytest.mark.parametrize("by", ["manager", "shutdown", "partition"])
 def test_hist_13371_a_partition_that_nobody_ever_reads_is_released(by: str) -> None:
-    """A partition whose consumer was never deployed is released by its name: all its memory is free, and its writer
-    gets an error.
-    """
+    """By its name, if its consumer was never deployed; all its memory is free."""
     network, partition = make(2)
     manager = ResultPartitionManager()
     manager.register(partition)
@@ -265,12 +244,7 @@ class Strict:
         if self.view is not None:
             self.view.availability(True)
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         raise AssertionError("a producer has no input")
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
@@ -299,9 +273,7 @@ def drain_view(view: ResultSubpartitionView) -> None:
 @pytest.mark.parametrize("is_range", [False, True])
 @pytest.mark.parametrize("end", ["finish", "release", "fail", "reader"])
 def test_hist_28942_28785_nobody_is_called_under_a_lock(strict: Strict, end: str, is_range: bool) -> None:
-    """Listeners, state writers, futures and release listeners of a pipelined partition, on every way that leads to
-    them.
-    """
+    """Listeners, state writers, futures and release listeners, on every way that leads to them."""
     network, partition = make(2)
     manager = ResultPartitionManager()
     partition.set_channel_state_writer(strict)

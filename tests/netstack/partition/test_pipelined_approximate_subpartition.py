@@ -9,6 +9,7 @@ from netstack.partition.buffer_writing_result_partition import ResultPartitionTy
 from netstack.partition.result_partition import PipelinedApproximateSubpartition
 from netstack.partition.result_subpartition import PipelinedSubpartitionView
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier, event
+from tests.netstack.present import present
 
 SIZE = 8
 
@@ -23,8 +24,7 @@ class Approximate:
         self.view = self.new_view()
 
     def new_view(self) -> PipelinedSubpartitionView:
-        view = self.subpartition.create_read_view(RecordingListener())
-        assert view is not None
+        view = present(self.subpartition.create_read_view(RecordingListener()))
         self.view = view
         return view
 
@@ -54,9 +54,7 @@ def it() -> Iterator[Approximate]:
 
 
 def test_a_second_reader_takes_the_place_of_the_first(it: Approximate) -> None:
-    """PipelinedApproximateSubpartitionTest.testRecreateReadView: with sequence number 0, and the first one reads
-    nothing any more.
-    """
+    """testRecreateReadView: with sequence number 0, and the first one reads nothing any more."""
     it.add(b"one")
     it.read()
     first = it.view
@@ -72,8 +70,7 @@ def test_a_second_reader_takes_the_place_of_the_first(it: Approximate) -> None:
         False,
         (False, 0),
     )
-    found = it.view.next_buffer()
-    assert found is not None
+    found = present(it.view.next_buffer())
     assert (bytes(found.buffer.view), found.sequence_number) == (b"two", 0)
     found.buffer.recycle()
 
@@ -105,9 +102,7 @@ def test_a_released_view_leaves_everything_queued(it: Approximate) -> None:
 def test_what_is_left_of_a_torn_record_is_skipped(
     it: Approximate, buffers: list[tuple[bytes, int]], expected: list[bytes]
 ) -> None:
-    """PipelinedApproximateSubpartitionTest.testSkipPartialDataStartOfBuffer / EndOfBuffer / LongRecord: reading starts
-    at a record.
-    """
+    """TestSkipPartialDataStartOfBuffer / EndOfBuffer / LongRecord: reading starts at a record."""
     for content, partial_record_length in buffers:
         it.add(content, partial_record_length)
 
@@ -117,9 +112,7 @@ def test_what_is_left_of_a_torn_record_is_skipped(
 
 
 def test_a_buffer_that_was_read_in_part_is_not_skipped(it: Approximate) -> None:
-    """PipelinedApproximateSubpartitionTest.testSkipPartialDataStartWithFullRecord: the rest of it
-    begins with a record.
-    """
+    """testSkipPartialDataStartWithFullRecord: the rest of it begins with a record."""
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"rest")
     it.subpartition.add(builder.create_buffer_consumer(4))
@@ -135,9 +128,7 @@ def test_a_buffer_that_was_read_in_part_is_not_skipped(it: Approximate) -> None:
 def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished(
     it: Approximate,
 ) -> None:
-    """Unlike Flink's isStartOfDataBuffer, a reader that read a whole unfinished buffer knows that its last record may
-    go on in the next one.
-    """
+    """Unlike Flink's isStartOfDataBuffer."""
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"begin...")
     it.subpartition.add(builder.create_buffer_consumer())
@@ -153,9 +144,7 @@ def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_befo
 
 
 def test_a_record_that_begins_in_the_rest_of_a_buffer_is_read_to_its_end(it: Approximate) -> None:
-    """Bytes that are added to a buffer after a reader has read its beginning start with a record, which may go on in
-    the next buffer.
-    """
+    """It may go on in the next buffer."""
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"whole")
     it.subpartition.add(builder.create_buffer_consumer())
@@ -187,22 +176,6 @@ class OvertakenLock:
         self._lock.release()
 
 
-def test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one(it: Approximate) -> None:
-    """The new view comes from another thread, at any moment: what the old one took after it would be missing, and its
-    number, too.
-    """
-    it.add(b"rest-one", 5)
-    former = it.view
-    it.subpartition._lock = OvertakenLock(it.subpartition._lock, it.new_view)  # type: ignore[assignment]  # it is enough
-
-    assert former.next_buffer() is None
-    found = it.view.next_buffer()
-
-    assert found is not None
-    assert (bytes(found.buffer.view), found.sequence_number) == (b"one", 0)
-    found.buffer.recycle()
-
-
 def test_an_order_that_comes_just_too_late_does_not_resume_the_next_reader(it: Approximate) -> None:
     """The old reader resumes while the new one is made, and that one is blocked already."""
     it.subpartition.add(barrier())
@@ -221,9 +194,7 @@ def test_an_order_that_comes_just_too_late_does_not_resume_the_next_reader(it: A
 
 
 def test_a_buffer_in_use_by_nobody_goes_home_outside_the_locks(it: Approximate) -> None:
-    """A buffer that was read to its end is recycled outside the locks: the thread that gets its segment may call the
-    subpartition.
-    """
+    """The thread that gets its segment may call the subpartition."""
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"one")
     it.subpartition.add(builder.create_buffer_consumer())
@@ -237,9 +208,7 @@ def test_a_buffer_in_use_by_nobody_goes_home_outside_the_locks(it: Approximate) 
 
 
 def test_a_new_reader_is_not_blocked_by_the_barrier_of_the_last(it: Approximate) -> None:
-    """PipelinedApproximateSubpartition.releaseView: and an order of the old reader to resume is
-    none of its business.
-    """
+    """An order of the old reader to resume is none of its business."""
     it.subpartition.add(barrier())
     it.read()
     it.add(b"one")

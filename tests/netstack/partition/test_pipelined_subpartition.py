@@ -2,10 +2,9 @@
 Flink's own tests.
 """
 
-import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,6 @@ from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSu
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     Arena,
-    Producing,
     Reading,
     RecordingListener,
     RecordingParent,
@@ -29,130 +27,85 @@ from tests.netstack.partition.doubles import (
     next_one,
     unaligned_barrier,
 )
+from tests.netstack.present import present
 from tests.waiting import PATIENCE_S
 
-
-@pytest.fixture
-def it() -> Iterator[Reading]:
-    fixture = Reading()
-    yield fixture
-    fixture.subpartition.check_invariants()
-    fixture.close()
+# ---------------------------------------------------------------- what a reader is told
 
 
-# ---------------------------------------------------------------- table 2.D, row by row
+def play(it: Reading, script: str) -> None:
+    """Do what each letter says.
+
+    ``d``: add a finished buffer of 10 bytes; ``z``: an empty one; ``u``: a buffer of 10 bytes that is being written;
+    ``n``: an empty one; ``w``: write 4 more bytes; ``e``: add an event; ``f``: flush; ``p``: poll; ``x``: finish.
+    """
+    for letter in script:
+        match letter:
+            case "d" | "z" | "u" | "n":
+                it.add(10 if letter in "du" else 0, is_finished=letter in "dz")
+            case "w":
+                it.builders[-1].append_and_commit(b"more")
+            case "e":
+                it.subpartition.add(event())
+            case "f":
+                it.subpartition.flush()
+            case "p":
+                it.poll()
+            case _:
+                it.subpartition.finish()
 
 
-@pytest.mark.parametrize("is_finished", [True, False])
-def test_the_first_data_buffer_is_not_announced(it: Reading, is_finished: bool) -> None:
-    """The first data buffer, finished or not, is neither announced nor available, and the backlog is 0."""
-    it.add(10, is_finished=is_finished)
+@pytest.mark.parametrize(
+    ("script", "told", "has_data", "backlog", "polled"),
+    [
+        pytest.param("d", 0, (False, False), 0, [(10, False, 0, False)], id="the first buffer"),
+        pytest.param("u", 0, (False, False), 0, [(10, False, 0, False)], id="the first buffer, unfinished"),
+        pytest.param("e", 1, (True, True), 0, [(4, False, 0, False)], id="the first event"),
+        pytest.param("du", 1, (True, False), 1, [(10, False, 0, False)] * 2, id="the second buffer"),
+        pytest.param("ddd", 1, (True, False), 2, [(10, True, 1, False), *[(10, False, 0, False)] * 2], id="the third"),
+        pytest.param("de", 1, (True, False), 1, [(10, True, 0, True), (4, False, 0, False)], id="an event behind data"),
+        pytest.param("dep", 1, (True, True), 0, [(4, False, 0, False)], id="an event at the head"),
+        pytest.param("uff", 1, (True, False), 1, [(10, False, 0, False)], id="flush tells once"),
+        pytest.param("dfd", 1, (True, False), 2, [(10, True, 1, False), (10, False, 0, False)], id="unread flush"),
+        pytest.param("fnf", 0, (False, False), 0, [], id="flush of an empty buffer"),
+        pytest.param("fnwpf", 0, (False, False), 0, [], id="flush of a buffer that was read to its end"),
+        pytest.param("ufpwf", 2, (True, False), 1, [(4, False, 0, False)], id="flush of what was written since"),
+        pytest.param("duf", 1, (True, False), 2, [(10, True, 1, False), (10, False, 0, False)], id="flush behind data"),
+        pytest.param("fdupff", 2, (True, False), 1, [(10, False, 0, False)], id="flush of the one that is left"),
+        pytest.param(
+            "ddx", 2, (True, False), 2, [(10, True, 1, False), (10, True, 0, True), (4, False, 0, False)], id="finish"
+        ),
+        pytest.param("zzzd", 1, (True, False), 3, [(10, False, 0, False)], id="empty buffers before data"),
+        pytest.param(
+            "dpdpded",
+            1,
+            (True, False),
+            1,
+            [(10, True, 0, True), (4, False, 0, False), (10, False, 0, False)],
+            id="an event between data",
+        ),
+    ],
+)
+def test_notifications_availability_and_backlog(
+    it: Reading,
+    script: str,
+    told: int,
+    has_data: tuple[bool, bool],
+    backlog: int,
+    polled: list[tuple[int, bool, int, bool]],
+) -> None:
+    """Table 2.D and PipelinedSubpartitionWithReadViewTest: how often the reader was told, whether there is data with
+    and without credit, the backlog, and of each polled buffer its size, and what is available behind it.
+    """
+    play(it, script)
 
-    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
-
-
-def test_the_first_event_is_announced(it: Reading) -> None:
-    """An event is announced at once, since it is finished; it is no backlog and needs no credit."""
-    it.subpartition.add(event())
-
-    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.backlog) == (
-        1,
-        True,
-        True,
-        0,
-    )
-
-
-def test_the_second_element_is_announced_once(it: Reading) -> None:
-    """The first can be read now; the last one is not counted."""
-    it.add(10)
-    it.add(20, is_finished=False)
-
-    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.backlog) == (1, True, False, 1)
-
-
-def test_further_buffers_are_not_announced(it: Reading) -> None:
-    """The reader knows already; the backlog grows."""
-    for _ in range(4):
-        it.add(10)
-
-    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (1, True, 3)
-
-
-def test_an_event_at_the_end_makes_all_data_backlog(it: Reading) -> None:
-    """An event finishes the buffers before it."""
-    it.add(10)
-    it.add(10)
-    it.subpartition.add(event())
-
-    assert (it.listener.count, it.view.backlog) == (1, 2)
-
-
-def test_flush_announces_the_only_buffer_once(it: Reading) -> None:
-    """The flushed buffer is backlog, and its unread bytes are available."""
-    it.add(10, is_finished=False)
-
-    it.subpartition.flush()
-    it.subpartition.flush()
-
-    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (1, True, 1)
-
-
-def test_a_buffer_added_after_an_unread_flush_tells_nobody(it: Reading) -> None:
-    """The reader was told by the flush and has not looked yet."""
-    it.add(10)
-    it.subpartition.flush()
-
-    it.add(20)
-
-    assert (it.listener.count, it.view.backlog) == (1, 2)
-
-
-@pytest.mark.parametrize("is_read", [True, False])
-def test_flush_of_nothing_tells_nobody(it: Reading, is_read: bool) -> None:
-    """A flush notifies nobody for an empty queue, an empty buffer, or one that was read to its end."""
-    it.subpartition.flush()
-    builder = it.add(0, is_finished=False)
-    if is_read:
-        builder.append_and_commit(b"x")
-        it.poll()
-
-    it.subpartition.flush()
-
-    assert (it.listener.count, it.view.has_data(1), it.view.backlog) == (0, False, 0)
-
-
-def test_flush_after_more_was_written_tells_again(it: Reading) -> None:
-    """Each flush with new data is one notification."""
-    builder = it.add(10, is_finished=False)
-    it.subpartition.flush()
-    it.poll()
-
-    builder.append_and_commit(b"more")
-    it.subpartition.flush()
-
-    assert (it.listener.count, it.poll().buffer.size) == (2, 4)
-
-
-def test_finish_always_tells_and_makes_all_available(it: Reading) -> None:
-    """The finish announces all data before it, and all buffers count as backlog."""
-    it.add(10)
-    it.add(10)
-    assert it.listener.count == 1
-
-    it.subpartition.finish()
-
-    assert (it.listener.count, it.view.backlog) == (2, 2)
-    assert [found.buffer.data_type for found in drain(it.subpartition)][-1] is DataType.END_OF_PARTITION
-
-
-# ---------------------------------------------------------------- PipelinedSubpartitionWithReadViewTest
+    assert (it.listener.count, (it.view.has_data(1), it.view.has_data(0)), it.view.backlog) == (told, has_data, backlog)
+    assert [next_one(it) for _ in polled] == polled
+    assert it.view.next_buffer() is None
 
 
 def test_add_two_non_finished_buffers(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testAddTwoNonFinishedBuffer: the first must be finished when it is looked
-    at.
-    """
+    """testAddTwoNonFinishedBuffer: the first must be finished when it is looked at."""
     first = it.add(0, is_finished=False)
     it.add(0, is_finished=False)
     assert it.listener.count == 1
@@ -163,9 +116,7 @@ def test_add_two_non_finished_buffers(it: Reading) -> None:
 
 
 def test_add_empty_non_finished_buffer(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testAddEmptyNonFinishedBuffer: told when the second comes; nothing to read
-    then.
-    """
+    """testAddEmptyNonFinishedBuffer: told when the second comes; nothing to read then."""
     first = it.add(0, is_finished=False)
     assert (it.listener.count, it.view.next_buffer()) == (0, None)
 
@@ -175,110 +126,15 @@ def test_add_empty_non_finished_buffer(it: Reading) -> None:
     assert (it.view.backlog, it.listener.count, it.view.next_buffer(), it.view.backlog) == (1, 1, None, 0)
 
 
-def test_add_non_empty_not_finished_buffer(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testAddNonEmptyNotFinishedBuffer: readable, with backlog 0."""
-    it.add(1024, is_finished=False)
-
-    assert (it.view.backlog, next_one(it), it.listener.count) == (0, (1024, False, 0, False), 0)
-
-
-def test_unfinished_buffer_behind_finished(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testUnfinishedBufferBehindFinished: backlog 1; the second is not reported,
-    but can be read.
-    """
-    it.add(1000)
-    it.add(24, is_finished=False)
-
-    assert (it.view.backlog, it.listener.count) == (1, 1)
-    assert [next_one(it), next_one(it), it.view.next_buffer()] == [(1000, False, 0, False), (24, False, 0, False), None]
-
-
-def test_flush_with_unfinished_buffer_behind_finished(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished: no new notification, backlog
-    2.
-    """
-    it.add(1000)
-    it.add(24, is_finished=False)
-    it.subpartition.flush()
-
-    assert (it.listener.count, it.view.backlog) == (1, 2)
-    assert [next_one(it), next_one(it), it.view.next_buffer()] == [(1000, True, 1, False), (24, False, 0, False), None]
-
-
-def test_flush_with_unfinished_buffer_behind_finished_2(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished2: with one left a flush tells
-    once.
-    """
-    it.subpartition.flush()
-    assert it.listener.count == 0
-    it.add(1000)
-    it.add(24, is_finished=False)
-    assert next_one(it) == (1000, False, 0, False)
-
-    it.subpartition.flush()
-    after_first = it.listener.count
-    it.subpartition.flush()
-
-    assert after_first == 2
-    assert (it.listener.count, it.view.backlog, next_one(it), it.view.next_buffer()) == (
-        2,
-        1,
-        (24, False, 0, False),
-        None,
-    )
-
-
-def test_multiple_empty_buffers(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testMultipleEmptyBuffers: 0, 1, 1, 1 notifications,
-    then the data at once.
-    """
-    counts = []
-    for size in (0, 0, 0, 1024):
-        it.add(size)
-        counts.append(it.listener.count)
-
-    assert (counts, it.view.backlog, next_one(it)) == ([0, 1, 1, 1], 3, (1024, False, 0, False))
-    assert it.subpartition.num_queued_buffers == 0
-
-
-def test_basic_pipelined_produce_consume_logic(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testBasicPipelinedProduceConsumeLogic: buffers and events, read as they
-    come.
-    """
-    for _ in range(2):
-        it.add(100)
-        assert (it.view.availability(False)[0], it.view.backlog, it.listener.count) == (False, 0, 0)
-        assert (next_one(it), it.view.next_buffer()) == ((100, False, 0, False), None)
-
-    it.add(100)
-    it.subpartition.add(event())
-    it.add(100)
-
-    assert (it.view.availability(False)[0], it.view.backlog, it.listener.count) == (False, 1, 1)
-    assert [next_one(it), next_one(it), next_one(it)] == [
-        (100, True, 0, True),
-        (4, False, 0, False),
-        (100, False, 0, False),
-    ]
-    assert (it.view.next_buffer(), it.listener.count) == (None, 1)
-
-
-@pytest.mark.parametrize(("is_flushed", "is_ended"), [(False, False), (True, False), (False, True)])
-def test_backlog_consistent_with_number_of_consumable_buffers(it: Reading, is_flushed: bool, is_ended: bool) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testBacklogConsistentWithNumberOfConsumableBuffers: plain, flushed,
-    finished.
-    """
-    for number in range(5):
-        it.add(100, is_finished=number < 4 or is_ended)
-    if is_flushed:
-        it.subpartition.flush()
-    if is_ended:
-        it.subpartition.finish()
+@pytest.mark.parametrize(("script", "expected"), [("ddddu", 4), ("dddduf", 5), ("dddddx", 5)])
+def test_the_backlog_counts_the_buffers_that_can_be_read(it: Reading, script: str, expected: int) -> None:
+    """PipelinedSubpartitionWithReadViewTest.testBacklogConsistentWithNumberOfConsumableBuffers."""
+    play(it, script)
 
     backlog = it.view.backlog
     consumable = [found for found in drain(it.subpartition) if found.buffer.is_buffer]
 
-    assert (backlog, len(consumable)) == ((5, 5) if is_flushed or is_ended else (4, 4))
+    assert (backlog, len(consumable)) == (expected, expected)
 
 
 # ---------------------------------------------------------------- polling
@@ -297,43 +153,19 @@ def test_a_buffer_that_is_being_written_is_read_piece_by_piece(it: Reading) -> N
     assert (second.buffer.size, second.next_data_type, it.subpartition.num_queued_buffers) == (5, DataType.NONE, 0)
 
 
-def test_sequence_numbers_count_polled_elements(it: Reading) -> None:
-    """Sequence numbers begin at 0 and count data, pieces and events by one; skipped buffers do not count."""
-    it.add(0)
-    it.add(5)
-    it.subpartition.add(event())
-    it.add(5)
-    it.subpartition.finish()
-
-    assert [found.sequence_number for found in drain(it.subpartition)] == [0, 1, 2, 3]
-
-
 def test_the_next_type_tells_what_can_be_polled(it: Reading) -> None:
-    """The next type is data, event, end, or none, as the next poll will find it."""
-    it.add(5)
-    it.add(5)
-    it.subpartition.add(event())
-    it.subpartition.finish()
+    """Numbers begin at 0 and do not count skipped buffers; the next type is the one that the next poll will find."""
+    play(it, "zddex")
 
-    types = [(found.buffer.data_type, found.backlog, found.next_data_type) for found in drain(it.subpartition)]
-
-    assert types == [
-        (DataType.DATA_BUFFER, 1, DataType.DATA_BUFFER),
-        (DataType.DATA_BUFFER, 0, DataType.EVENT_BUFFER),
-        (DataType.EVENT_BUFFER, 0, DataType.END_OF_PARTITION),
-        (DataType.END_OF_PARTITION, 0, DataType.NONE),
+    assert [
+        (found.sequence_number, found.buffer.data_type, found.backlog, found.next_data_type)
+        for found in drain(it.subpartition)
+    ] == [
+        (0, DataType.DATA_BUFFER, 1, DataType.DATA_BUFFER),
+        (1, DataType.DATA_BUFFER, 0, DataType.EVENT_BUFFER),
+        (2, DataType.EVENT_BUFFER, 0, DataType.END_OF_PARTITION),
+        (3, DataType.END_OF_PARTITION, 0, DataType.NONE),
     ]
-
-
-def test_without_credit_only_an_event_is_data(it: Reading) -> None:
-    """A reader without credit waits for the event at the head."""
-    it.add(5)
-    it.subpartition.add(event())
-
-    before = it.view.has_data(0)
-    it.poll()
-
-    assert (before, it.view.has_data(0)) == (False, True)
 
 
 @pytest.mark.parametrize("case", ["nothing", "nothing new", "not flushed", "much", "two", "an event", "blocked"])
@@ -390,72 +222,34 @@ def is_still(it: Reading) -> bool:
     return (it.listener.count, it.view.availability(True), it.view.next_buffer()) == (0, (False, 0), None)
 
 
-def test_resume_blocked_subpartition_with_events(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithEvents: the event waits, then needs no
-    credit.
-    """
+@pytest.mark.parametrize(
+    ("script", "told", "available", "polled"),
+    [
+        pytest.param("e", 1, (True, 0), [(4, False, 0, False)], id="an event"),
+        pytest.param("uf", 1, (True, 1), [(10, False, 0, False)], id="a flushed buffer"),
+        pytest.param("u", 0, (False, 0), [(10, False, 0, False)], id="a buffer that was not flushed"),
+        pytest.param("dd", 1, (True, 1), [(10, False, 0, False)] * 2, id="finished buffers"),
+        pytest.param("", 0, (False, 0), [], id="nothing"),
+    ],
+)
+def test_a_blocked_reader_finds_nothing_until_it_resumes(
+    it: Reading, script: str, told: int, available: tuple[bool, int], polled: list[tuple[int, bool, int, bool]]
+) -> None:
+    """testResumeBlockedSubpartition...: flushes are not forgotten, events need no credit."""
     block(it)
-    it.subpartition.add(event())
+    play(it, script)
     assert is_still(it)
 
     it.view.resume_consumption()
 
-    assert (it.listener.count, it.view.availability(False)[0], next_one(it)) == (1, True, (4, False, 0, False))
-
-
-def test_resume_blocked_subpartition_with_unfinished_buffer_flushed(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferFlushed: the flush is not
-    forgotten.
-    """
-    block(it)
-    it.add(100, is_finished=False)
-    it.subpartition.flush()
-    assert is_still(it)
-
-    it.view.resume_consumption()
-
-    assert (it.listener.count, it.view.availability(True), next_one(it)) == (1, (True, 1), (100, False, 0, False))
-
-
-def test_resume_blocked_subpartition_with_unfinished_buffer_not_flushed(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferNotFlushed: nothing is
-    available yet.
-    """
-    block(it)
-    it.add(100, is_finished=False)
-    assert is_still(it)
-
-    it.view.resume_consumption()
-
-    assert (it.listener.count, it.view.availability(True)) == (0, (False, 0))
-
-
-def test_resume_blocked_subpartition_with_finished_buffers(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithFinishedBuffers: both come."""
-    block(it)
-    it.add(100)
-    it.add(100)
-    assert is_still(it)
-
-    it.view.resume_consumption()
-
-    assert (it.listener.count, it.view.availability(True)) == (1, (True, 1))
-    assert [next_one(it), next_one(it)] == [(100, False, 0, False), (100, False, 0, False)]
-
-
-def test_resume_blocked_empty_subpartition(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedEmptySubpartition: still nothing."""
-    block(it)
-
-    it.view.resume_consumption()
-
-    assert is_still(it)
+    assert (it.listener.count, it.view.availability(True)) == (told, available)
+    assert it.view.availability(False)[0] == (script == "e")
+    assert [next_one(it) for _ in polled] == polled
+    assert it.view.next_buffer() is None
 
 
 def test_priority_bypasses_the_block(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest, blocked: a priority event is announced and polled; the data after it stays
-    blocked.
-    """
+    """A priority event is announced and polled; the data after it stays blocked."""
     block(it)
     it.add(100)
     it.add(100)
@@ -482,34 +276,23 @@ def test_a_subpartition_that_is_not_blocked_cannot_be_resumed(it: Reading) -> No
 # ---------------------------------------------------------------- sizes
 
 
-def test_starting_buffer_size(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testStartingBufferSize: no wish yet."""
-    builder = it.arena.builder()
-    it.builders.append(builder)
-
-    assert it.subpartition.add(builder.create_buffer_consumer()) == NO_BUFFER_SIZE == 2**31 - 1
-
-
-def test_new_buffer_size(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testNewBufferSize: what the view asks for is the answer to the next buffer."""
+def test_the_buffer_size_that_the_view_wants_is_the_answer_to_the_next_buffer(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testStartingBufferSize / NewBufferSize / NegativeNewBufferSize."""
+    builders = [it.arena.builder() for _ in range(3)]
+    it.builders += builders
+    answers = [it.subpartition.add(builders[0].create_buffer_consumer())]
     it.view.notify_new_buffer_size(42)
-    builder = it.arena.builder()
-    it.builders.append(builder)
-
-    assert it.subpartition.add(builder.create_buffer_consumer()) == 42
-
-
-def test_negative_new_buffer_size(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testNegativeNewBufferSize: refused, and nothing changes."""
+    answers.append(it.subpartition.add(builders[1].create_buffer_consumer()))
     with pytest.raises(ValueError, match="a buffer size of -1 bytes"):
         it.view.notify_new_buffer_size(-1)
-    assert it.subpartition.desired_buffer_size == NO_BUFFER_SIZE
+    answers.append(it.subpartition.add(builders[2].create_buffer_consumer()))
+
+    assert answers == [NO_BUFFER_SIZE, 42, 42]
+    assert NO_BUFFER_SIZE == 2**31 - 1
 
 
 def test_empty_buffers_are_sent_to_receivers_without_exclusive_buffers() -> None:
-    """PipelinedSubpartition.pollBuffer, 0 exclusive credits: the receiver learns that the room it made is free again
-    (table 2.D).
-    """
+    """They learn that the room they made is free again (table 2.D)."""
     it = Reading(sends_empty_buffers=True)
     it.add(0)
     it.add(5)
@@ -522,7 +305,6 @@ def test_empty_buffers_are_sent_to_receivers_without_exclusive_buffers() -> None
 
     assert (polled, nothing) == ([0, 5], None)
     assert [found.buffer.size for found in drain(it.subpartition)] == [0, 4]
-    it.close()
 
 
 def test_queued_bytes_are_what_can_still_be_read(it: Reading) -> None:
@@ -549,42 +331,39 @@ def test_illegal_read_view_request(it: Reading) -> None:
         it.subpartition.create_read_view(RecordingListener())
 
 
-@pytest.mark.parametrize(("num_queued", "expected"), [(0, 0), (1, 1), (3, 1)])
-def test_a_late_view_is_told_what_is_queued(num_queued: int, expected: int) -> None:
-    """A late view is notified once if the queue is not empty."""
-    subpartition = PipelinedSubpartition(0, RecordingParent())
-    for _ in range(num_queued):
-        subpartition.add(event())
-    listener = RecordingListener()
-
-    view = subpartition.create_read_view(listener)
-
-    assert view is not None
-    assert (listener.count, view.has_data(1)) == (expected, num_queued > 0)
-
-
-def test_a_late_view_is_told_of_priority_events() -> None:
-    """PipelinedSubpartition.createReadView: a reader is notified once of priority events that came before it."""
+@pytest.mark.parametrize(
+    ("num_events", "num_barriers", "told", "has_data"),
+    [(0, 0, 0, False), (1, 0, 1, True), (3, 0, 1, True), (0, 2, 1, True)],
+    ids=["nothing", "an event", "events", "priority events"],
+)
+def test_a_late_view_is_told_once_what_is_queued(num_events: int, num_barriers: int, told: int, has_data: bool) -> None:
+    """PipelinedSubpartition.createReadView: also of priority events that came before it."""
     subpartition, listener = PipelinedSubpartition(0, RecordingParent()), RecordingListener()
-    subpartition.add(unaligned_barrier(1))
-    subpartition.add(unaligned_barrier(2))
+    for _ in range(num_events):
+        subpartition.add(event())
+    for number in range(num_barriers):
+        subpartition.add(unaligned_barrier(number))
 
-    view = subpartition.create_read_view(listener)
+    view = present(subpartition.create_read_view(listener))
 
-    assert view is not None
-    assert (listener.count, listener.priority_sequence_numbers, view.availability(False)) == (1, [0], (True, 0))
+    assert (listener.count, view.has_data(1)) == (told, has_data)
+    assert listener.priority_sequence_numbers == [0] * (num_barriers > 0)
     view.release()
 
 
-def test_nothing_is_added_after_the_end(it: Reading) -> None:
-    """The refused consumer is closed."""
-    it.subpartition.finish()
-    builder = it.arena.builder()
+@pytest.mark.parametrize(
+    "end", [PipelinedSubpartition.finish, PipelinedSubpartition.release], ids=["finish", "release"]
+)
+def test_nothing_is_added_after_the_end(it: Reading, end: Callable[[PipelinedSubpartition], object]) -> None:
+    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the refused consumer is closed, and nobody is told."""
+    end(it.subpartition)
+    told, builder = it.listener.count, it.arena.builder()
 
     was_added = it.subpartition.add(builder.create_buffer_consumer())
 
     builder.close()
     assert (was_added, it.subpartition.finish(), it.arena.num_out) == (ADD_REFUSED, ADD_REFUSED, 0)
+    assert it.listener.count == told
 
 
 def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Reading) -> None:
@@ -607,39 +386,18 @@ def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Readi
     assert (it.arena.num_out, it.parent.consumed) == (0, [])
 
 
-@pytest.mark.parametrize(("has_view", "ends_by"), [(True, "producer"), (True, "reader"), (False, "producer")])
-def test_cleanup_released_partition(has_view: bool, ends_by: str) -> None:
-    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all buffers are recycled, with and without a view, and
-    none can be read.
-    """
-    subpartition, arena = PipelinedSubpartition(0, RecordingParent()), Arena()
-    builders = [arena.builder(), arena.builder()]
-    for builder in builders:
-        subpartition.add(builder.create_buffer_consumer())
-        builder.append_and_commit(b"abc")
-        builder.finish()
-    subpartition.add(event())
-    view = subpartition.create_read_view(RecordingListener()) if has_view else None
-
-    if view is not None and ends_by == "reader":
-        view.release()
-    else:
-        subpartition.release()
-
-    for builder in builders:
-        builder.close()
-    assert (subpartition.is_released, view is None or view.is_released, arena.num_out) == (True, True, 0)
-    assert view is None or view.next_buffer() is None
-    assert subpartition.create_read_view(RecordingListener()) is None
-
-
-def test_release_parent_and_view_after_release(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testReleaseParent: a buffer that is added afterwards is closed at once."""
-    it.subpartition.release()
+def test_a_subpartition_without_reader_is_released(it: Reading) -> None:
+    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all buffers are recycled; no reader comes any more."""
+    subpartition = PipelinedSubpartition(0, RecordingParent())
     builder = it.arena.builder()
-
-    assert it.subpartition.add(builder.create_buffer_consumer()) == ADD_REFUSED
+    subpartition.add(builder.create_buffer_consumer())
     builder.close()
+    subpartition.add(event())
+
+    subpartition.release()
+
+    assert (subpartition.is_released, it.arena.num_out) == (True, 0)
+    assert subpartition.create_read_view(RecordingListener()) is None
 
 
 def test_a_reader_that_leaves_makes_the_subpartition_a_sink(it: Reading) -> None:
@@ -749,32 +507,6 @@ def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
     assert got == expected
 
 
-@pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("wwffpp"))), ids="".join)
-def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
-    """In every order of writes, flushes and polls after notifications, the reader is notified of all bytes after the
-    last flush (FLINK-8694).
-    """
-    it = Reading()
-    builder = it.add(0, is_finished=False)
-    told, written, flushed, got = 0, 0, 0, 0
-
-    for step in (*schedule, "p"):
-        match step:
-            case "w":
-                written += builder.append_and_commit(b"abc")
-            case "f":
-                it.subpartition.flush()
-                flushed = written
-            case _:
-                if it.listener.count == told:
-                    continue  # a reader polls only when it was told
-                told = it.listener.count
-                got += sum(found.buffer.size for found in drain(it.subpartition))
-
-    assert got >= flushed
-    it.close()
-
-
 # ---------------------------------------------------------------- threads
 
 
@@ -843,8 +575,7 @@ def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None)
         Arena(),
         bytearray(),
     )
-    view = subpartition.create_read_view(listener)
-    assert view is not None
+    view = present(subpartition.create_read_view(listener))
     reader = threading.Thread(target=consume, args=(subpartition, view, listener, got))
     reader.start()
 
@@ -861,17 +592,14 @@ def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None)
 def test_concurrent_produce_and_consume(
     is_slow_producer: bool, is_slow_consumer: bool, tiny_switch_interval: None
 ) -> None:
-    """PipelinedSubpartitionTest.testConcurrentFast/SlowProduceAndFast/SlowConsume: 128 buffers in order; slow = gives
-    way at each step.
-    """
+    """testConcurrentFast/SlowProduceAndFast/SlowConsume: 128 buffers in order; slow = gives way at each step."""
     subpartition, listener, arena, got = (
         PipelinedSubpartition(0, RecordingParent()),
         WakingListener(),
         Arena(),
         bytearray(),
     )
-    view = subpartition.create_read_view(listener)
-    assert view is not None
+    view = present(subpartition.create_read_view(listener))
 
     def give_way(is_slow: bool) -> None:
         sys.setswitchinterval(1e-6 if is_slow else 5e-3)
@@ -897,14 +625,11 @@ def test_concurrent_produce_and_consume(
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["producer", "consumer"])
 def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
-    """A release from either side at any moment ends the reader, lets the writer go on, and frees every segment
-    (FLINK-20383, FLINK-17823).
-    """
+    """The reader ends, the writer goes on, and every segment is free (FLINK-20383, FLINK-17823)."""
     for _ in range(60):
         subpartition, listener, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), bytearray()
         arena = Arena()
-        view = subpartition.create_read_view(listener)
-        assert view is not None
+        view = present(subpartition.create_read_view(listener))
         reader = threading.Thread(target=consume, args=(subpartition, view, listener, got))
         writer = threading.Thread(target=produce, args=(subpartition, arena, 60))
         for thread in (reader, writer):
@@ -922,24 +647,3 @@ def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_
         view.release()
         assert arena.num_out == 0
         subpartition.check_invariants()
-
-
-@pytest.mark.parametrize("end", ["finish", "release"])
-def test_add_on_finished_and_released_partition(end: str) -> None:
-    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the added consumer is closed, and no reader is notified
-    (rows D30, D32).
-    """
-    it = Producing()
-    if end == "finish":
-        it.partition.finish()
-    else:
-        it.partition.release()
-    arena, count = Arena(), it.listeners[0].count
-    builder = arena.builder()
-    consumer = builder.create_buffer_consumer()
-    builder.append_and_commit(b"abc")
-    builder.close()
-
-    assert it.partition.subpartitions[0].add(consumer) == ADD_REFUSED
-    assert (arena.num_out, it.listeners[0].count) == (0, count)
-    it.close()

@@ -1,27 +1,15 @@
 """``ResultPartition``: its ends, its views, and its failures."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from netstack.errors import (
-    LocalProtocolError,
-    PartitionNotFoundError,
-    ProducerFailedError,
-    ResourceClosedError,
-)
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.wire.events import (
-    CheckpointBarrier,
-    EndOfData,
-    EndOfPartition,
-    Event,
-    StopMode,
-)
+from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, StopMode
 from tests.netstack.partition.producing import SEGMENT as SIZE
 from tests.netstack.partition.producing import (
     TIMEOUTABLE,
@@ -38,30 +26,22 @@ SEGMENT = 16  # bytes: small, so that records span buffers
 
 
 @pytest.fixture
-def it() -> Iterator[Producing]:
-    producing = Producing()
-    yield producing
-    producing.close()
-
-
-@pytest.fixture
-def small() -> Iterator[Producing]:
-    """A partition with buffers of 16 bytes, so that records span them."""
-    producing = Producing(segment=SEGMENT)
-    yield producing
-    producing.close()
+def it() -> Producing:
+    return Producing()
 
 
 def test_the_ends_follow_the_data_in_order(small: Producing) -> None:
-    """After the data come one end of data and the end of the partition, and every reader is notified."""
+    """Behind the data, in a buffer of all, come one end of data and the end of the partition; every reader is told."""
     small.partition.emit_record(b"abc", 0)
+    small.partition.broadcast_record(b"de")
 
     small.partition.notify_end_of_data(StopMode.NO_DRAIN)
     small.partition.notify_end_of_data(StopMode.DRAIN)
     small.partition.finish()
 
     ends: list[Event] = [EndOfData(StopMode.NO_DRAIN), EndOfPartition()]
-    assert [read(view) for view in small.views] == [(b"abc", ends), (b"", ends)]
+    assert [read(view) for view in small.views] == [(b"abcde", ends), (b"de", ends)]
+    assert [listener.count > 0 for listener in small.listeners] == [True, True]
     assert small.partition.is_finished
 
 
@@ -214,36 +194,6 @@ def test_views_are_refused_with_a_reason(small: Producing) -> None:
         small.partition.create_subpartition_view(1, RecordingListener())
 
 
-def test_create_subpartition_on_failing_partition(it: Producing) -> None:
-    """ResultPartitionTest.testCreateSubpartitionOnFailingPartition: not found any more."""
-    manager = ResultPartitionManager()
-    manager.register(it.partition)
-
-    it.partition.fail(ValueError("boom"))
-
-    with pytest.raises(PartitionNotFoundError):
-        manager.create_subpartition_view(it.partition.partition_id, 0, RecordingListener())
-
-
-@pytest.mark.parametrize("is_failure", [True, False])
-def test_release_all_at_failure(it: Producing, is_failure: bool) -> None:
-    """ResultPartitionTest, releasePartition: every subpartition is released and its memory back, even with open
-    builders (D38).
-    """
-    it.partition.emit_record(b"abc", 0)
-    it.partition.emit_record(bytes(3 * SIZE), 1)
-
-    if is_failure:
-        it.partition.fail(ValueError("boom"))
-    else:
-        it.partition.release()
-    it.partition.close()
-
-    assert [view.is_released for view in it.views] == [True, True]
-    assert ("boom" in str(it.views[0].failure_cause)) is is_failure
-    assert it.network.num_available == it.network.num_total
-
-
 def test_approximate_partitions_wait_for_their_next_consumer() -> None:
     """ResultPartitionType.PIPELINED_APPROXIMATE: no consumer's end releases it."""
     it = Producing(1, partition_type=ResultPartitionType.PIPELINED_APPROXIMATE)
@@ -255,7 +205,6 @@ def test_approximate_partitions_wait_for_their_next_consumer() -> None:
     it.partition.finish()
     it.partition.close()
     assert it.partition.is_released is False
-    it.close()
 
 
 def test_partitions_need_a_subpartition() -> None:
@@ -263,16 +212,6 @@ def test_partitions_need_a_subpartition() -> None:
     it = Producing(1)
     with pytest.raises(ValueError, match="a partition of 0 subpartitions"):
         ResultPartition(partition_id_of(), 0, it.pool, "map")
-    it.close()
-
-
-def test_the_end_of_a_partition_is_one_event_per_subpartition(it: Producing) -> None:
-    """ResultPartition.finish (row D34): always told, also with a shared builder open."""
-    it.partition.broadcast_record(b"abc")
-    it.partition.finish()
-
-    assert [listener.count for listener in it.listeners] == [1, 1]
-    assert [read(view) for view in it.views] == [(b"abc", [EndOfPartition()])] * 2
 
 
 # ---------------------------------------------------------------- ranges of subpartitions
@@ -289,7 +228,6 @@ def test_a_range_of_subpartitions_is_one_view() -> None:
     it.partition.finish()
 
     assert read(view) == (bytes(2 * SIZE + 2), [EndOfPartition()] * 2)
-    it.close()
 
 
 def test_a_range_that_cannot_be_read_is_refused_as_a_whole() -> None:
@@ -315,13 +253,10 @@ def test_a_range_that_cannot_be_read_is_refused_as_a_whole() -> None:
     assert [read(view) for view in it.views] == [
         (bytes([index]) * (SIZE + 1), [EndOfPartition()]) for index in range(3)
     ]
-    it.close()
 
 
 def test_a_refused_range_that_is_told_late_disturbs_nobody() -> None:
-    """A producer that was about to tell the reader of a range: the range is no more, and the next reader was told by
-    itself.
-    """
+    """A producer was about to tell its reader; the next reader was told by itself."""
     it = Producing(2, with_views=False)
     taken = it.partition.create_subpartition_view(1, RecordingListener())
     refused = RecordingListener()
@@ -333,7 +268,6 @@ def test_a_refused_range_that_is_told_late_disturbs_nobody() -> None:
 
     assert refused.count == 0
     it.views = [taken]
-    it.close()
 
 
 def test_a_range_with_a_consumed_subpartition_takes_nothing_of_the_others() -> None:
@@ -348,16 +282,13 @@ def test_a_range_with_a_consumed_subpartition_takes_nothing_of_the_others() -> N
 
     assert [read(view) for view in it.views] == [(b"", [EndOfPartition()])] * 2
     assert not it.partition.is_released
-    it.close()
 
 
 # ---------------------------------------------------------------- checkpoints
 
 
 def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -> None:
-    """PipelinedResultPartition: the open buffers are finished, every barrier goes first, and the data belongs to the
-    checkpoint.
-    """
+    """Open buffers are finished, and the overtaken data belongs to the checkpoint."""
     state = RecordingStateWriter()
     it.partition.set_channel_state_writer(state, 3)
     it.partition.emit_record(b"abc", 0)
@@ -371,9 +302,7 @@ def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -
 
 @pytest.mark.parametrize("end", ["timeout", "abort"])
 def test_barriers_of_every_subpartition_time_out_or_are_aborted(it: Producing, end: str) -> None:
-    """BufferWritingResultPartition.alignedBarrierTimeout / abortCheckpoint: a barrier that was consumed already stays
-    as it was.
-    """
+    """A barrier that was consumed already stays as it was."""
     state = RecordingStateWriter()
     it.partition.set_channel_state_writer(state)
     it.partition.broadcast_record(b"de")

@@ -12,10 +12,10 @@ from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager, TaskEventDispatcher
 from netstack.partition.result_subpartition import ResultSubpartitionView
-from netstack.wire.events import EndOfSuperstep, Event
+from netstack.wire.events import CancelCheckpointMarker, EndOfSuperstep, Event, OtherEvent
 from tests.netstack.gate.manual_timers import Due
 from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of
-from tests.waiting import PATIENCE_S
+from tests.netstack.threads import run_together
 
 
 class Fixture:
@@ -73,9 +73,7 @@ def test_an_id_is_registered_once(it: Fixture) -> None:
 
 
 def test_a_released_partition_is_forgotten(it: Fixture) -> None:
-    """A partition that failed, was released through the manager, or was consumed and closed is forgotten, and its id is
-    free.
-    """
+    """Failed, released through the manager, or consumed and closed; its id is free."""
     for how in ("fail", "release", "consume"):
         partition = it.partition()
         it.manager.register(partition)
@@ -119,19 +117,6 @@ def test_an_early_consumer_is_called_when_the_partition_comes(it: Fixture) -> No
     partition.close()
 
 
-def test_a_late_consumer_gets_its_view_at_once(it: Fixture) -> None:
-    """A late consumer gets its view and is not called."""
-    partition = it.partition()
-    it.manager.register(partition)
-
-    view = it.manager.create_view_or_listen(
-        partition.partition_id, 0, RecordingListener(), lambda: pytest.fail("called")
-    )
-
-    assert view is not None
-    partition.close()
-
-
 def test_a_cancelled_listener_is_not_called(it: Fixture) -> None:
     """The others are; cancelling twice, or what never waited, is harmless."""
     partition = it.partition()
@@ -153,18 +138,6 @@ def test_a_cancelled_listener_is_not_called(it: Fixture) -> None:
 
     assert called == ["stays"]
     partition.close()
-
-
-def test_the_last_cancelled_listener_leaves_nothing_behind(it: Fixture) -> None:
-    """Ids of partitions that never come do not pile up."""
-
-    def on_partition() -> None:
-        pytest.fail("called")
-
-    assert it.manager.create_view_or_listen(partition_id_of(), 0, RecordingListener(), on_partition) is None
-    it.manager.cancel_listener(partition_id_of(), on_partition)
-
-    assert (len(it.manager), it.manager.num_awaited) == (0, 0)
 
 
 def test_shutdown_releases_refuses_and_wakes(it: Fixture) -> None:
@@ -205,11 +178,7 @@ def test_asking_races_with_registering(it: Fixture, tiny_switch_interval: None) 
             if view is not None:
                 views.append(view)
 
-        threads = [threading.Thread(target=ask), threading.Thread(target=it.manager.register, args=(partition,))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+        run_together(ask, partial(it.manager.register, partition))
 
         assert len(views) == 1
         partition.close()
@@ -239,16 +208,8 @@ class Waiting:
         assert view is None
 
 
-def test_create_view_for_not_registered_partition(it: Fixture) -> None:
-    """ResultPartitionManagerTest.testThrowPartitionNotFoundException: without listener an error, with one it waits."""
-    with pytest.raises(PartitionNotFoundError):
-        it.manager.create_subpartition_view(partition_id_of(5), 0, RecordingListener())
-
-
 def test_partition_request_listener_timeout() -> None:
-    """ResultPartitionManagerTest.testCreateSubpartitionViewWithListenerTimeout: told once, when the time is over; then
-    forgotten.
-    """
+    """testCreateSubpartitionViewWithListenerTimeout: told once, when the time is over; then forgotten."""
     waiting = Waiting()
     waiting.ask()
 
@@ -262,33 +223,23 @@ def test_partition_request_listener_timeout() -> None:
     assert waiting.manager.num_awaited == 0
 
 
-def test_register_partition_after_listener(it: Fixture) -> None:
-    """ResultPartitionManagerTest.testCreateViewReaderForNotifierAfterRegistered: notified on register, and the timer is
-    cancelled.
-    """
+@pytest.mark.parametrize(("end", "told"), [("register", ["partition"]), ("cancel", []), ("shutdown", ["partition"])])
+def test_a_wait_ends_with_its_timer(it: Fixture, end: str, told: list[str]) -> None:
+    """A shutdown is told, too, for the answer; who ended the wait itself hears nothing."""
     waiting = Waiting()
     waiting.ask()
 
-    waiting.manager.register(it.partition())
+    match end:
+        case "register":
+            waiting.manager.register(it.partition())
+        case "cancel":
+            waiting.manager.cancel_listener(partition_id_of(), waiting.on_partition)
+        case _:
+            waiting.manager.shutdown()
     waiting.timers.advance(1000)
 
-    assert (waiting.calls, len(waiting.timers)) == (["partition"], 0)
+    assert (waiting.calls, len(waiting.timers), waiting.manager.num_awaited) == (told, 0, 0)
     waiting.manager.shutdown()
-
-
-@pytest.mark.parametrize("end", ["cancel", "shutdown"])
-def test_a_wait_that_ends_otherwise_cancels_its_timer(end: str) -> None:
-    """A listener that ends its wait is not called; at a shutdown it is called, to get the answer."""
-    waiting = Waiting()
-    waiting.ask()
-
-    if end == "cancel":
-        waiting.manager.cancel_listener(partition_id_of(), waiting.on_partition)
-    else:
-        waiting.manager.shutdown()
-    waiting.timers.advance(1000)
-
-    assert (waiting.calls, len(waiting.timers)) == ([] if end == "cancel" else ["partition"], 0)
 
 
 def test_a_partition_that_comes_while_the_timer_is_started_wins(it: Fixture) -> None:
@@ -359,9 +310,7 @@ def test_without_timers_nothing_times_out(it: Fixture) -> None:
 
 
 def test_partitions_take_task_events_while_they_are_registered(it: Fixture) -> None:
-    """Task.doRun registers and unregisters at the dispatcher; ``publish`` returns False if no subscriber got the
-    event.
-    """
+    """``publish`` returns False if no subscriber got the event."""
     partition, events = it.partition(), list[Event]()
     before = it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())
     it.manager.register(partition)
@@ -375,17 +324,6 @@ def test_partitions_take_task_events_while_they_are_registered(it: Fixture) -> N
         False,
     )
     assert events == [EndOfSuperstep()]
-    partition.close()
-
-
-def test_create_subpartition_view_after_release(it: Fixture) -> None:
-    """ResultPartitionManagerTest.testCreateViewForReleasedPartition: not found."""
-    partition = it.partition()
-    it.manager.register(partition)
-    partition.release()
-
-    with pytest.raises(PartitionNotFoundError):
-        it.manager.create_subpartition_view(partition.partition_id, 0, RecordingListener())
     partition.close()
 
 
@@ -454,3 +392,80 @@ def test_a_partition_that_meets_the_shutdown_is_refused_and_leaves_nothing(it: F
 
     assert (len(manager), dispatcher.publish(partition.partition_id, EndOfSuperstep())) == (0, False)
     partition.close()
+
+
+# ---------------------------------------------------------------- ``TaskEventDispatcher``
+
+
+ONE, TWO = partition_id_of(1), partition_id_of(2)
+
+
+def test_events_reach_the_handlers_of_their_kind() -> None:
+    """TaskEventDispatcherTest.publish0: every handler of partition and class, in order; no other."""
+    dispatcher, heard = TaskEventDispatcher(), list[tuple[str, Event]]()
+    dispatcher.register_partition(ONE)
+    dispatcher.register_partition(TWO)
+    dispatcher.subscribe(ONE, EndOfSuperstep, lambda event: heard.append(("a", event)))
+    dispatcher.subscribe(ONE, EndOfSuperstep, lambda event: heard.append(("b", event)))
+    dispatcher.subscribe(ONE, CancelCheckpointMarker, lambda event: heard.append(("c", event)))
+    dispatcher.subscribe(TWO, EndOfSuperstep, lambda event: heard.append(("d", event)))
+
+    was_heard = [dispatcher.publish(ONE, EndOfSuperstep()), dispatcher.publish(ONE, CancelCheckpointMarker(4))]
+
+    assert was_heard == [True, True]
+    assert heard == [("a", EndOfSuperstep()), ("b", EndOfSuperstep()), ("c", CancelCheckpointMarker(4))]
+
+
+def test_events_of_other_classes_are_told_apart_by_name() -> None:
+    """Task events of Flink travel as a class name and a body, and handlers subscribe by the name."""
+    dispatcher, heard = TaskEventDispatcher(), list[Event]()
+    dispatcher.register_partition(ONE)
+    dispatcher.subscribe(ONE, "com.example.A", heard.append)
+
+    dispatcher.publish(ONE, OtherEvent("com.example.A", b"1"))
+    dispatcher.publish(ONE, OtherEvent("com.example.B", b"2"))
+
+    assert heard == [OtherEvent("com.example.A", b"1")]
+
+
+def test_a_partition_without_registration_hears_nothing() -> None:
+    """``publish`` returns False, so that the sender gets an error (TaskEventDispatcherTest)."""
+    dispatcher = TaskEventDispatcher()
+    before = dispatcher.publish(ONE, EndOfSuperstep())
+    dispatcher.register_partition(ONE)
+    registered = dispatcher.publish(ONE, EndOfSuperstep())
+    dispatcher.unregister_partition(ONE)
+    dispatcher.unregister_partition(ONE)
+    gone = dispatcher.publish(ONE, EndOfSuperstep())
+    dispatcher.register_partition(TWO)
+    dispatcher.clear()
+
+    assert (before, registered, gone, dispatcher.publish(TWO, EndOfSuperstep())) == (False, True, False, False)
+
+
+def test_mistakes_are_refused() -> None:
+    """TaskEventDispatcherTest.registerPartitionTwice / subscribeToEventNotRegistered."""
+    dispatcher = TaskEventDispatcher()
+    dispatcher.register_partition(ONE)
+
+    with pytest.raises(LocalProtocolError, match="takes task events already"):
+        dispatcher.register_partition(ONE)
+    with pytest.raises(LocalProtocolError, match="takes no task events"):
+        dispatcher.subscribe(TWO, EndOfSuperstep, lambda event: None)
+
+
+def test_a_handler_that_raises_does_not_keep_the_event_from_the_others() -> None:
+    """No lock is held while a handler runs, so that it may itself subscribe."""
+    dispatcher, heard = TaskEventDispatcher(), list[Event]()
+    dispatcher.register_partition(ONE)
+
+    def fail(event: Event) -> None:
+        dispatcher.subscribe(ONE, EndOfSuperstep, heard.append)
+        raise ValueError("boom")
+
+    dispatcher.subscribe(ONE, EndOfSuperstep, fail)
+    dispatcher.subscribe(ONE, EndOfSuperstep, heard.append)
+
+    with pytest.raises(ValueError, match="boom"):
+        dispatcher.publish(ONE, EndOfSuperstep())
+    assert heard == [EndOfSuperstep()]

@@ -3,7 +3,6 @@ fill them.
 """
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from netstack.partition.result_subpartition import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.pools import num_in_use
 from tests.netstack.partition.doubles import (
-    TIMEOUTABLE,
     Producing,
     Reading,
     RecordingListener,
@@ -35,9 +33,9 @@ from tests.netstack.partition.doubles import (
     barrier,
     event,
     partial_lengths,
-    recycled_sizes,
     unaligned_barrier,
 )
+from tests.netstack.present import present
 from tests.waiting import PATIENCE_S
 
 SIZE = 16
@@ -56,14 +54,6 @@ class Pool(BufferRecycler):
         self.num_out += 1
         segment = MemorySegment(memoryview(bytearray([number % 256]) * SIZE))
         return SegmentConsumer(segment, self, partial_record_length)
-
-
-@pytest.fixture
-def it() -> Iterator[Reading]:
-    fixture = Reading()
-    yield fixture
-    fixture.subpartition.check_invariants()
-    fixture.close()
 
 
 @dataclass(frozen=True)
@@ -107,9 +97,8 @@ def test_a_run_is_what_polls_find_one_by_one(it: Reading) -> None:
     pool = Pool()
     it.subpartition.add_all([pool.consumer(number) for number in range(5)])
 
-    run = it.subpartition.poll_run(3)
+    run = present(it.subpartition.poll_run(3))
 
-    assert run is not None
     assert [bytes(segment.view) for segment in run.segments] == [bytes([number]) * SIZE for number in range(3)]
     assert run[1:] == (pool, 1, DataType.DATA_BUFFER, 0)
     assert (it.view.backlog, it.subpartition.num_queued_buffers) == (1, 2)
@@ -153,9 +142,7 @@ def fill_from(it: Reading, script: str, pools: list[Pool]) -> None:
 def test_polling_runs_finds_what_polling_singly_finds(
     body: str, tail: str, sizes: list[int], is_fed_between: bool
 ) -> None:
-    """Both ways find equal elements and numbers; backlog and next data type are equal, too, wherever both have polled
-    equally many.
-    """
+    """Backlog and next data type are equal, too, wherever both have polled equally many."""
     readings, all_pools = [Reading(), Reading()], [[Pool(), Pool()], [Pool(), Pool()]]
     for it, pools in zip(readings, all_pools, strict=True):
         fill_from(it, body + tail, pools)
@@ -176,8 +163,7 @@ def test_polling_runs_finds_what_polling_singly_finds(
         assert len(one[0]) <= size or len(one[0]) == 1
         found += one[0]
         while len(expected) < len(found):
-            other = polled_singly(singly)
-            assert other is not None
+            other = present(polled_singly(singly))
             expected += other[0]
             behind[len(expected)] = other[1:]
         assert behind[len(found)] == one[1:], f"behind {found[-1]}"
@@ -219,8 +205,7 @@ def test_the_run_that_empties_the_queue_ends_the_flush(it: Reading) -> None:
     it.subpartition.flush()
     before = it.listener.count
 
-    run = it.subpartition.poll_run(5)
-    assert run is not None
+    run = present(it.subpartition.poll_run(5))
     assert (run.backlog, run.next_data_type) == (0, DataType.NONE)
     recycle_segments(run.segments, run.recycler)
     it.subpartition.add(pool.consumer())
@@ -245,27 +230,10 @@ def test_priority_events_and_blocking_leave_runs_to_poll(it: Reading) -> None:
     it.poll()
     assert it.subpartition.poll_run(5) is None
     it.subpartition.resume_consumption()
-    run = it.subpartition.poll_run(5)
+    run = present(it.subpartition.poll_run(5))
 
-    assert run is not None
     assert (len(run.segments), run.sequence_number) == (2, 4)
     recycle_segments(run.segments, run.recycler)
-
-
-def test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue(it: Reading) -> None:
-    """A copy and the queue share the memory: it is recycled after both have been read."""
-    pool = Pool()
-    it.subpartition.add_all([pool.consumer(0), pool.consumer(1)])
-    it.subpartition.add(barrier(1, TIMEOUTABLE))
-
-    it.subpartition.aligned_barrier_timeout(1)
-    it.poll()
-
-    assert it.subpartition.poll_run(5) is None
-    assert [it.poll().sequence_number for _ in range(2)] == [1, 2]
-    assert pool.num_out == 2
-    [(_, data)] = it.state.futures
-    assert (recycled_sizes(data.take()), pool.num_out) == ([SIZE, SIZE], 0)
 
 
 def test_nothing_is_polled_of_a_released_subpartition(it: Reading) -> None:
@@ -371,8 +339,7 @@ def test_a_segment_is_taken_whole_or_not_at_all() -> None:
     copy = copied.copy()
 
     assert [consumer.take_segment() for consumer in (skipped, built, copied)] == [None, None, None]
-    segment = taken.take_segment()
-    assert segment is not None
+    segment = present(taken.take_segment())
     for consumer in (skipped, built, copied, taken, copy):
         consumer.close()
     assert pool.num_out == 1
@@ -381,9 +348,7 @@ def test_a_segment_is_taken_whole_or_not_at_all() -> None:
 
 
 def test_it_reads_like_what_a_builder_left() -> None:
-    """A whole segment reads like a finished builder's: with its size, available, and finished from the first look
-    on.
-    """
+    """With its size, available, and finished from the first look on."""
     consumer = Pool().consumer(3, partial_record_length=5)
     known = (
         consumer.segment_size_bytes,
@@ -399,9 +364,8 @@ def test_it_reads_like_what_a_builder_left() -> None:
         True,
         False,
     )
-    buffer = consumer.take()
+    buffer = present(consumer.take())
 
-    assert buffer is not None
     assert (bytes(buffer.view), consumer.is_data_available, consumer.num_bytes_unread) == (b"\3" * (SIZE - 5), False, 0)
     buffer.recycle()
 
@@ -412,9 +376,7 @@ def test_it_reads_like_what_a_builder_left() -> None:
 @pytest.mark.parametrize("num_bytes", [SIZE, 2 * SIZE, 5 * SIZE, 5 * SIZE + 3, SIZE + 1])
 @pytest.mark.parametrize("prefix", [0, 5])
 def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
-    """A buffer that begins with the rest of a record says how long that is: whole buffers all their size, the first one
-    nothing.
-    """
+    """Buffers that a record fills say their whole size, the first one nothing."""
     it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
     record = bytes(range(num_bytes))
@@ -432,20 +394,16 @@ def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
         content += bytes(found.buffer.view)
         found.buffer.recycle()
     assert content == b"x" * prefix + record
-    it.close()
 
 
 def test_a_record_takes_what_is_free_and_leaves_the_pool_available() -> None:
-    """A record of ten buffers takes the free ones in one lock round and leaves one, so that the pool stays
-    available.
-    """
+    """In one lock round; one segment is left."""
     it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
 
     it.partition.emit_record(bytes(10 * SIZE), 0)
 
     assert (it.queued()[0], it.pool.is_available, it.listeners[0].count) == (10, True, 1)
-    it.close()
 
 
 def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
@@ -461,8 +419,7 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
 
-    run_poller = it.views[0].run_poller()
-    assert run_poller is not None
+    run_poller = present(it.views[0].run_poller())
     while len(content) < len(record):
         run: SegmentRun | None = run_poller(3)
         if run is not None:
@@ -476,7 +433,6 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
     writer.join(PATIENCE_S)
 
     assert bytes(content) == record
-    it.close()
 
 
 def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
@@ -489,13 +445,10 @@ def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
     it.partition.emit_record(bytes(SIZE), 0)
 
     assert not it.pool.is_available
-    run_poller = it.views[0].run_poller()
-    assert run_poller is not None
-    run = run_poller(10)
-    assert run is not None
+    run_poller = present(it.views[0].run_poller())
+    run = present(run_poller(10))
     recycle_segments(run.segments, run.recycler)
     assert it.pool.is_available
-    it.close()
 
 
 def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
@@ -508,7 +461,6 @@ def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
         it.partition.emit_record(words, 0)
 
     assert num_in_use(it.pool) == 0
-    it.close()
 
 
 @pytest.mark.parametrize("num_good", range(5))
@@ -538,3 +490,87 @@ def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
 
     assert subpartition.add_all([pool.consumer() for _ in range(2)]) == ADD_REFUSED
     assert pool.num_out == 0
+
+
+# ---------------------------------------------------------------- ``poll_little``
+
+
+LITTLE = 20
+
+
+class Producer:
+    """Does what a script says, letter by letter."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self.num_bytes = 0
+
+    def do(self, letter: str) -> None:
+        it = self.reading
+        builder = it.builders[-1] if it.builders and not it.builders[-1].is_finished else None
+        match letter:
+            case "w" | "W":  # a little, or too much
+                if builder is None or builder.is_full:
+                    builder = it.add(is_finished=False)
+                self.num_bytes += 1
+                builder.append_and_commit(bytes([self.num_bytes % 256]) * (3 if letter == "w" else LITTLE + 1))
+            case "d" if builder is not None:
+                builder.finish()
+            case "f":
+                it.subpartition.flush()
+            case "e" if builder is None:
+                it.subpartition.add(event())
+            case "b":
+                it.subpartition.add(unaligned_barrier())
+            case _:
+                pass  # not now
+        it.subpartition.check_invariants()
+
+    def poll(self, *, takes_little: bool) -> tuple[bytes, int, DataType, int] | None:
+        """Return the next buffer, however it is found; None if there is none."""
+        subpartition = self.reading.subpartition
+        found = subpartition.poll_little(LITTLE) if takes_little else None
+        if found is None:
+            found = subpartition.poll()
+        subpartition.check_invariants()
+        return None if found is None else described(found)
+
+
+def described(found: BufferAndBacklog) -> tuple[bytes, int, DataType, int]:
+    buffer, backlog, next_data_type, sequence_number = found
+    content = bytes(buffer.view)
+    buffer.recycle()
+    return content, backlog, next_data_type, sequence_number
+
+
+@given(script=st.text("wwwWdfffebppp", max_size=30))
+def test_polling_little_finds_what_polling_finds(script: str) -> None:
+    one, other = Producer(), Producer()
+
+    for letter in script + "dfppp":
+        if letter == "p":
+            assert one.poll(takes_little=True) == other.poll(takes_little=False)
+        else:
+            one.do(letter)
+            other.do(letter)
+
+    assert one.reading.listener.count == other.reading.listener.count
+    for producer in (one, other):
+        while producer.poll(takes_little=False) is not None:
+            pass
+        producer.reading.close()
+
+
+def test_a_lone_flushed_buffer_is_little_until_it_is_too_large() -> None:
+    producer = Producer()
+
+    for letter in "wf":
+        producer.do(letter)
+    found = present(producer.reading.subpartition.poll_little(LITTLE))
+    assert described(found) == (b"\1\1\1", 0, DataType.NONE, 0)
+
+    for letter in "Wf":
+        producer.do(letter)
+    assert producer.reading.subpartition.poll_little(LITTLE) is None
+    assert producer.poll(takes_little=False) == (bytes([2]) * (LITTLE + 1), 0, DataType.NONE, 1)
+    producer.reading.close()

@@ -1,12 +1,11 @@
 """Barriers in a ``PipelinedSubpartition``: the data that they overtake at once, or after their timeout."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from netstack.buffer.buffer_builder import BufferConsumer, ContentConsumer
 from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment
-from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.errors import LocalProtocolError
+from netstack.partition.channel_state import NO_CHANNEL_STATE, InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.wire.events import EndOfSuperstep, deserialize_event, event_data_type, serialize_event
 from netstack.wire.messages import DataType
@@ -22,14 +21,6 @@ from tests.netstack.partition.doubles import (
     recycled_sizes,
     unaligned_barrier,
 )
-
-
-@pytest.fixture
-def it() -> Iterator[Reading]:
-    fixture = Reading()
-    yield fixture
-    fixture.subpartition.check_invariants()
-    fixture.close()
 
 
 def in_flight(it: Reading) -> list[tuple[int, str, list[int]]]:
@@ -107,9 +98,7 @@ def test_an_unused_state_writer_recycles() -> None:
 
 
 def test_consume_timeoutable_checkpoint_barrier_quickly(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testConsumeTimeoutableCheckpointBarrierQuickly: polled in time,
-    nothing was in flight.
-    """
+    """testConsumeTimeoutableCheckpointBarrierQuickly: polled in time, nothing was in flight."""
     it.subpartition.add(barrier(3, TIMEOUTABLE))
     before = in_flight(it)
 
@@ -130,9 +119,7 @@ def test_consume_timeoutable_checkpoint_barrier_quickly(it: Reading) -> None:
 
 @pytest.mark.parametrize("num_buffers", [0, 1])
 def test_timeout_aligned_to_unaligned_barrier(it: Reading, num_buffers: int) -> None:
-    """PipelinedSubpartitionTest.testTimeoutAlignedToUnalignedBarrier / WithInflightBuffers: after its timeout a barrier
-    overtakes the data before it.
-    """
+    """After its timeout a barrier overtakes the data before it."""
     for _ in range(num_buffers):
         it.add(10)
     it.subpartition.add(barrier(3, TIMEOUTABLE))
@@ -166,34 +153,6 @@ def test_timeout_aligned_barrier_between_buffers(it: Reading) -> None:
     assert [it.poll().buffer.size for _ in range(4)] == [34, 10, 4, 20]
 
 
-def test_add_barriers_without_consuming(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testConcurrentTimeoutableCheckpointBarrier: a second one supersedes the first, whose
-    data fails.
-    """
-    it.subpartition.add(barrier(3, TIMEOUTABLE))
-    it.add(10)
-    it.subpartition.add(barrier(4, TIMEOUTABLE))
-    it.subpartition.aligned_barrier_timeout(3)
-
-    assert in_flight(it) == [(3, "LocalProtocolError", []), (4, "pending", [])]
-    it.subpartition.aligned_barrier_timeout(4)
-    assert in_flight(it)[1] == (4, "done", [10])
-
-
-def test_abort_checkpoint_of_a_timeoutable_barrier(it: Reading) -> None:
-    """PipelinedSubpartitionTest, abortCheckpoint: the data fails with the cause; the barrier stays, and is polled as an
-    aligned one.
-    """
-    it.subpartition.add(barrier(3, TIMEOUTABLE))
-    it.subpartition.abort_checkpoint(2, ValueError("another"))
-    it.subpartition.abort_checkpoint(3, ValueError("declined"))
-
-    it.subpartition.aligned_barrier_timeout(3)
-
-    assert (in_flight(it), str(it.state.futures[0][1].error)) == ([(3, "ValueError", [])], "declined")
-    assert it.poll().buffer.data_type is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
-
-
 def test_another_event_does_not_end_the_wait_for_a_barrier(it: Reading) -> None:
     """PipelinedSubpartition.completeTimeoutableCheckpointBarrier: only the poll of that very barrier does."""
     it.subpartition.add(event())
@@ -203,15 +162,6 @@ def test_another_event_does_not_end_the_wait_for_a_barrier(it: Reading) -> None:
     it.poll()
 
     assert (before, in_flight(it)) == ([(3, "pending", [])], [(3, "done", [])])
-
-
-def test_release_fails_the_data_before_a_barrier(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testReleaseParent with a barrier: no checkpoint waits for data that was released."""
-    it.subpartition.add(barrier(3, TIMEOUTABLE))
-
-    it.subpartition.release()
-
-    assert in_flight(it) == [(3, ResourceClosedError.__name__, [])]
 
 
 class BrokenContent:
@@ -236,3 +186,21 @@ def test_a_time_out_that_fails_leaves_its_barrier_waiting(it: Reading) -> None:
     it.subpartition.check_invariants()
     it.subpartition.abort_checkpoint(3, ValueError("declined"))
     assert in_flight(it) == [(3, "ValueError", [])]
+
+
+def test_it_recycles_everything() -> None:
+    """The buffers of inputs, of outputs, and of outputs that are known only later are recycled."""
+    arena, known, later = Arena(), InFlightData(), InFlightData()
+    builder = arena.builder(8)
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"abc")
+    builder.close()
+
+    NO_CHANNEL_STATE.add_input_data(1, InputChannelInfo(0, 1), [consumer.build()])
+    known.complete([consumer.build()])
+    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), known)
+    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), later)
+    later.complete([consumer.build()])
+
+    consumer.close()
+    assert (arena.num_out, known.take(), later.take()) == (0, (), ())

@@ -11,6 +11,7 @@ from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, event
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
+from tests.netstack.rigs import Ending
 
 SEGMENT = 16
 MAX = 2**31 - 1
@@ -22,23 +23,17 @@ def num_own_and_floating(manager: BufferManager) -> tuple[int, int]:
     return len(manager._exclusive), len(manager._floating)
 
 
-class Fixture:
+class Fixture(Ending):
     """A channel of eight exclusive and at most four floating buffers."""
 
     def __init__(self, num_exclusive: int = 8, *, first: int = 0, gate: SingleInputGate | None = None) -> None:
+        super().__init__()
         self.network = NetworkBufferPool(16, SEGMENT)
         self.pool = self.network.create_buffer_pool(owner="gate", num_required=1, max_buffers=4)
         self.gate = RecordingGate() if gate is None else gate
         self.client = RecordingClient()
         self.writer = RecordingStateWriter()
-        self.channel = RemoteInputChannel(
-            self.gate,
-            0,
-            partition_id_of(),
-            0,
-            input_channel_id(1, 2),
-            self.client,
-        )
+        self.channel = RemoteInputChannel(self.gate, 0, partition_id_of(), 0, input_channel_id(1, 2), self.client)
         self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))
         self.channel.assign_exclusive_segments(self.network, num_exclusive)
         self.channel.expected_sequence_number = first
@@ -77,7 +72,7 @@ class Fixture:
         self.channel.check_invariants()
         return len(found)
 
-    def end(self) -> None:
+    def give_back(self) -> None:
         self.channel.check_invariants()
         self.channel.release()
         self.writer.recycle()

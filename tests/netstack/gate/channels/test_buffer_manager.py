@@ -2,8 +2,8 @@
 RemoteInputChannelTest).
 """
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -25,16 +25,19 @@ from tests.netstack.gate.doubles import (
     remote_channel,
     room_of,
 )
-from tests.waiting import PATIENCE_S
+from tests.netstack.present import present
+from tests.netstack.rigs import Ending
+from tests.netstack.threads import run_together
 
 SEGMENT = 32
 ALIGNED_BARRIER = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.ALIGNED))
 
 
-class Fixture:
+class Fixture(Ending):
     """Channels with exclusive buffers, and one pool of floating ones."""
 
     def __init__(self, num_total: int, num_floating: int, *exclusive: int) -> None:
+        super().__init__()
         self.network = NetworkBufferPool(num_total, SEGMENT)
         self.gate = RecordingGate()
         self.client = RecordingClient()
@@ -53,14 +56,10 @@ class Fixture:
         return self.channels[0]
 
     def exclusive(self) -> NetworkBuffer:
-        buffer = room_of(self.channel)
-        assert buffer is not None
-        return buffer
+        return present(room_of(self.channel))
 
     def floating(self) -> NetworkBuffer:
-        buffer = self.pool.request_buffer_nowait()
-        assert buffer is not None
-        return buffer
+        return present(self.pool.request_buffer_nowait())
 
     def state(self, index: int = 0) -> tuple[int, int, bool]:
         """Return available and required buffers, and whether the channel stands in line."""
@@ -69,7 +68,7 @@ class Fixture:
         manager = channel.buffer_manager
         return manager.num_available_buffers, manager.num_required, manager.is_waiting
 
-    def end(self) -> None:
+    def give_back(self) -> None:
         for channel in self.channels:
             channel.check_invariants()
             channel.release()
@@ -81,20 +80,16 @@ class Fixture:
 
 
 @pytest.fixture
-def walk() -> Iterator[Fixture]:
+def walk() -> Fixture:
     """A channel with 2 exclusive and 14 floating buffers, as in Flink's test."""
-    fixture = Fixture(16, 14, 2)
-    yield fixture
-    fixture.end()
+    return Fixture(16, 14, 2)
 
 
 # ---------------------------------------------------------------- the credit walk
 
 
 def test_fewer_buffers_than_required(walk: Fixture) -> None:
-    """RemoteInputChannelTest: credit walk, testAvailableBuffersLessThanRequiredBuffers; FLINK-8747 is its last but one
-    step.
-    """
+    """Credit walk, testAvailableBuffersLessThanRequiredBuffers; FLINK-8747 is its last but one step."""
     exclusive = walk.exclusive()
     floating = [walk.floating(), walk.floating()]
     channel = walk.channel
@@ -126,9 +121,7 @@ def test_fewer_buffers_than_required(walk: Fixture) -> None:
 
 
 def test_as_many_buffers_as_required(walk: Fixture) -> None:
-    """RemoteInputChannelTest: credit walk, testAvailableBuffersEqualToRequiredBuffers: an exclusive buffer replaces a
-    floating one.
-    """
+    """Credit walk, testAvailableBuffersEqualToRequiredBuffers: an exclusive buffer replaces a floating one."""
     exclusive, floating = walk.exclusive(), walk.floating()
 
     walk.channel.on_sender_backlog(12)
@@ -142,9 +135,7 @@ def test_as_many_buffers_as_required(walk: Fixture) -> None:
 
 
 def test_more_buffers_than_required(walk: Fixture) -> None:
-    """RemoteInputChannelTest: credit walk, testAvailableBuffersMoreThanRequiredBuffers: nothing is taken away, but
-    nothing is added.
-    """
+    """Credit walk, testAvailableBuffersMoreThanRequiredBuffers: nothing is taken away, but nothing is added."""
     exclusive, floating = walk.exclusive(), walk.floating()
 
     walk.channel.on_sender_backlog(12)
@@ -157,9 +148,7 @@ def test_more_buffers_than_required(walk: Fixture) -> None:
 
 
 def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
-    """RemoteInputChannelTest: testFairDistributionFloatingBuffers: 3 floating buffers for 3 channels, one each, one
-    credit each.
-    """
+    """testFairDistributionFloatingBuffers: 3 floating buffers for 3 channels, one each, one credit each."""
     it = Fixture(12, 3, 2, 2, 2)
     floating = [it.floating() for _ in range(3)]
     for channel in it.channels:
@@ -172,13 +161,10 @@ def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
     assert before == [(2, 10, True)] * 3
     assert [it.state(index) for index in range(3)] == [(3, 10, True)] * 3
     assert [channel.buffer_manager.num_unannounced for channel in it.channels] == [1, 1, 1]
-    it.end()
 
 
 def test_taking_a_buffer_lowers_what_is_required() -> None:
-    """RemoteInputChannelTest: testRequestBuffer: with 2 exclusive buffers 4, 3, 2, 1, 0, without any 2, 1, 0; floating
-    ones go first.
-    """
+    """testRequestBuffer: with 2 exclusive buffers 4, 3, 2, 1, 0, without any 2, 1, 0; floating ones go first."""
     it = Fixture(12, 8, 2, 0)
     taken: list[NetworkBuffer] = []
     found = []
@@ -195,7 +181,6 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
     assert [buffer.lease.recycler is it.pool for buffer in taken] == [True, True, False, False, True, True]
     for buffer in taken:
         buffer.recycle()
-    it.end()
 
 
 def test_credit_is_announced_with_one_order() -> None:
@@ -206,7 +191,6 @@ def test_credit_is_announced_with_one_order() -> None:
 
     assert (it.client.orders[1:], it.channel.buffer_manager.take_unannounced()) == ([("credit", 0)], 5)
     assert (it.channel.buffer_manager.num_granted, it.channel.buffer_manager.num_credits_available) == (7, 7)
-    it.end()
 
 
 def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
@@ -215,9 +199,8 @@ def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     it.channel.on_sender_backlog(1)
     it.channel.buffer_manager.take_unannounced()
 
-    buffer = it.channel.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
+    buffer = present(it.channel.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True))
 
-    assert buffer is not None
     assert (buffer.size, buffer.data_type, buffer.is_buffer, buffer.is_compressed) == (
         7,
         DataType.DATA_BUFFER_WITH_CLEAR_END,
@@ -226,7 +209,6 @@ def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     )
     buffer.recycle()
     assert it.pool.num_available == 2
-    it.end()
 
 
 def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_the_line() -> None:
@@ -241,16 +223,13 @@ def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_
     it.channel.on_sender_backlog(2)
 
     assert (before, it.state(), it.pool.num_available) == (((2, 2, False), 1), (3, 4, True), 0)
-    it.end()
 
 
 # ---------------------------------------------------------------- no exclusive buffers
 
 
 def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_back() -> None:
-    """RemoteInputChannelTest: testOnUpstreamBlockedAndResumed: 4 and 2, after the barrier 4 and 0, after the next
-    backlog 6 and 4.
-    """
+    """testOnUpstreamBlockedAndResumed: 4 and 2, after the barrier 4 and 0, after the next backlog 6 and 4."""
     it = Fixture(16, 12, 2, 0)
     available, unannounced = [], []
 
@@ -276,13 +255,10 @@ def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_bac
     assert available == [[4, 2], [4, 0], [4, 0], [6, 4]]
     assert unannounced == [[2, 2], [2, 0], [2, 0], [4, 4]]
     assert it.client.orders[-3:] == [("resume", 0), ("resume", 1), ("credit", 1)]
-    it.end()
 
 
 def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_announced_backlog() -> None:
-    """With an initial credit of 0, the announced backlog starts the flow, and every data buffer announces the next
-    ones.
-    """
+    """Then every data buffer announces the next ones."""
     it = Fixture(4, 2, 0)
     channel = it.channel
     refused = room_of(channel)
@@ -301,13 +277,10 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
     assert (it.client.orders[2:], channel.buffer_manager.take_unannounced()) == ([("credit", 0)], 2), (
         "the pool's offers are credit again"
     )
-    it.end()
 
 
 def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() -> None:
-    """The barrier of one channel sets the only floating buffer free for a second channel without buffers of its own
-    (FLINK-8523, too).
-    """
+    """It goes to a second channel without buffers of its own (FLINK-8523, too)."""
     it = Fixture(3, 1, 0, 0)
     first, second = it.channels
     first.on_sender_backlog(1)
@@ -318,7 +291,6 @@ def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() 
 
     assert (starved, first.buffer_manager.num_unannounced, second.buffer_manager.num_unannounced) == (0, 0, 1)
     assert it.client.orders[-1] == ("credit", 1)
-    it.end()
 
 
 def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> None:
@@ -335,16 +307,13 @@ def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> No
     assert (manager.num_credits_available, manager.num_unannounced, num_in_use(it.pool)) == (0, 0, 0)
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
         channel.on_response(data(channel, 1))
-    it.end()
 
 
 # ---------------------------------------------------------------- failures
 
 
 def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() -> None:
-    """RemoteInputChannelTest: testFailureInNotifyBufferAvailable: the task gets the error, and the recycling thread
-    does not.
-    """
+    """testFailureInNotifyBufferAvailable: the task gets the error, and the recycling thread does not."""
     it = Fixture(4, 1, 0, 0)
     failing, successful = it.channels
 
@@ -366,7 +335,6 @@ def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() ->
     )
     failing.release()
     assert successful.buffer_manager.num_unannounced == 1, "and on its release goes to the next one in line"
-    it.end()
 
 
 def test_credit_before_the_request_is_a_bug() -> None:
@@ -380,13 +348,10 @@ def test_credit_before_the_request_is_a_bug() -> None:
     with pytest.raises(LocalProtocolError, match="channel 7 has credit to announce before it was requested"):
         channel.next_buffer()
     channel.release()
-    it.end()
 
 
 def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
-    """A pool that is destroyed before the backlog comes, or while the channel stands in its line, leaves the exclusive
-    buffers.
-    """
+    """Destroyed before the backlog comes, or while the channel stands in its line."""
     it = Fixture(8, 1, 2, 2)
     first, second = it.channels
     held = it.floating()
@@ -398,7 +363,6 @@ def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
 
     assert [it.state(index) for index in range(2)] == [(2, 3, False), (2, 3, False)]
     held.recycle()
-    it.end()
 
 
 def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
@@ -412,13 +376,10 @@ def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
     held.recycle()
 
     assert (before, it.state()) == ((3, 4, True), (4, 4, False))
-    it.end()
 
 
 def test_a_released_channel_wants_nothing() -> None:
-    """RemoteInputChannelTest: testConcurrentNotifyBufferAvailableAndRelease, one after the other: its place in the line
-    goes on.
-    """
+    """testConcurrentNotifyBufferAvailableAndRelease, one after the other: its place in the line goes on."""
     it = Fixture(8, 1, 2, 2)
     held = it.floating()
     for channel in it.channels:
@@ -431,19 +392,14 @@ def test_a_released_channel_wants_nothing() -> None:
     assert (it.channels[0].buffer_manager.num_unannounced, it.channels[1].buffer_manager.num_unannounced) == (0, 1)
     manager = it.channels[0].buffer_manager
     assert (manager.num_available_buffers, manager.num_required, manager.is_waiting) == (0, 11, False)
-    it.end()
 
 
 def test_hist_12852_too_few_buffers_are_said_at_once() -> None:
-    """Exclusive buffers are all or nothing: a gate that cannot have them fails when it is set up instead of waiting for
-    data.
-    """
+    """When the gate is set up, instead of waiting for data."""
     it = Fixture(4, 1, 2)
 
     with pytest.raises(Exception, match=r"reduce \(1/2\) \(input channel 9\)"):
         remote_channel(it.gate, it.client, it.network, index=9, num_segments=2)
-
-    it.end()
 
 
 # ---------------------------------------------------------------- laws and threads
@@ -456,9 +412,7 @@ def test_hist_12852_too_few_buffers_are_said_at_once() -> None:
     )
 )
 def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> None:
-    """In any order, with and without exclusive buffers, available + unannounced == free, and a channel that needs more
-    stands in line.
-    """
+    """Available + unannounced == free, and a channel that needs more stands in line."""
     it = Fixture(8, 4, 2, 0)
     numbers = [0, 0]
     held: list[NetworkBuffer] = []
@@ -470,8 +424,7 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
             case "receive" if channel.buffer_manager.num_credits_available:
                 channel.on_response(data(channel, numbers[number % 2], b"x", backlog=number))
                 numbers[number % 2] += 1
-                found = channel.next_buffer()
-                assert found is not None
+                found = present(channel.next_buffer())
                 held.append(found.buffer)
             case "recycle" if held:
                 held.pop(number % len(held)).recycle()
@@ -480,8 +433,7 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
             case "barrier":
                 channel.on_response(event(channel, numbers[number % 2], ALIGNED_BARRIER))
                 numbers[number % 2] += 1
-                found = channel.next_buffer()
-                assert found is not None
+                found = present(channel.next_buffer())
                 found.buffer.recycle()
                 channel.resume_consumption()
             case _:
@@ -491,15 +443,13 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
         it.pool.check_invariants()
     for buffer in held:
         buffer.recycle()
-    it.end()
+    it.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["backlog", "recycle", "both"])
 def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: None) -> None:
-    """RemoteInputChannelTest: testConcurrentOnSenderBacklogAndRelease, ...AndRecycle, testConcurrentRecycleAndRelease:
-    nothing is lost.
-    """
+    """testConcurrentOnSenderBacklogAndRelease, ...AndRecycle, testConcurrentRecycleAndRelease: nothing is lost."""
     for _ in range(60):
         it = Fixture(24, 16, 4)
         channel = it.channel
@@ -514,27 +464,22 @@ def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: Non
             for buffer in buffers:
                 buffer.recycle()
 
-        threads = [
-            threading.Thread(target=recycle, args=(exclusive,)),
-            threading.Thread(target=recycle, args=(floating,)),
-        ]
+        calls: list[Callable[[], object]] = [partial(recycle, exclusive), partial(recycle, floating)]
         if kind != "recycle":
-            threads.append(threading.Thread(target=backlog))
+            calls.append(backlog)
         if kind != "both":
-            threads.append(threading.Thread(target=channel.release))
-        run(threads)
+            calls.append(channel.release)
+        run_together(*calls)
 
         channel.check_invariants()
-        it.end()
+        it.close()
 
 
 @pytest.mark.slow
 def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_deadlocks(
     tiny_switch_interval: None,
 ) -> None:
-    """One thread releases the first channel, whose buffers go to the second one's line, while another thread does the
-    opposite; neither waits for ever.
-    """
+    """The buffers of each go to the other one's line."""
     for _ in range(100):
         it = Fixture(24, 8, 2, 2)
         first, second = it.channels
@@ -548,22 +493,9 @@ def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_de
                 buffer.recycle()
             channel.release()
 
-        run(
-            [
-                threading.Thread(target=work, args=(first, buffers[1])),
-                threading.Thread(target=work, args=(second, buffers[0])),
-            ]
-        )
+        run_together(partial(work, first, buffers[1]), partial(work, second, buffers[0]))
 
-        it.end()
-
-
-def run(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive(), "a deadlock"
+        it.close()
 
 
 def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
@@ -589,7 +521,6 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
 
     assert len(seen) > 14
     assert all(seen)
-    it.end()
 
 
 # ---------------------------------------------------------------- when credit is announced
@@ -611,13 +542,10 @@ def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
     assert it.channel.buffer_manager.take_unannounced() == 4
     it.exclusive().recycle()
     assert it.client.orders == [("credit", 0)], "seven left"
-    it.end()
 
 
 def test_a_sender_without_credit_is_told_of_every_new_one() -> None:
-    """Three are saved up: the buffer that uses the last credit announces them, and so does each one that comes back
-    after that.
-    """
+    """The buffer that uses the last credit announces what was saved up; so does each one after that."""
     it = Fixture(9, 1, 8)
     held = [it.exclusive() for _ in range(7)]
     it.client.orders.clear()
@@ -637,22 +565,3 @@ def test_a_sender_without_credit_is_told_of_every_new_one() -> None:
     assert it.client.orders == [("credit", 0)] * 3
     for buffer in held[5:]:
         buffer.recycle()
-    it.end()
-
-
-def test_an_announcement_under_way_is_not_asked_for_again() -> None:
-    """Buffers that return while an announcement is under way order no second one; the next order comes after it
-    left.
-    """
-    it = Fixture(3, 1, 2)
-    it.client.orders.clear()
-    first, second = it.exclusive(), it.exclusive()
-
-    first.recycle()
-    second.recycle()
-    assert it.client.orders == [("credit", 0)]
-    assert it.channel.buffer_manager.take_unannounced() == 2
-    it.exclusive().recycle()
-
-    assert it.client.orders == [("credit", 0)] * 2
-    it.end()

@@ -1,7 +1,7 @@
 """``LocalInputChannel``: a partition of the consumer's own process, read without the network."""
 
-import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,12 +23,16 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
-from tests.netstack.buffer.test_content_buffer import Content
+from tests.netstack.buffer.test_network_buffer import Content
 from tests.netstack.gate.doubles import RecordingGate
 from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
+from tests.netstack.present import present
+from tests.netstack.threads import run_together
 from tests.waiting import PATIENCE_S
+
+UNALIGNED = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
 
 
 class Fixture:
@@ -40,9 +44,13 @@ class Fixture:
         self.partition = ResultPartition(partition_id_of(), 1, pool, "producer")
         self.channel = LocalInputChannel(self.gate, 0, partition_id_of(), 0, self.manager)
 
+    def open(self) -> None:
+        """Register the partition, and request it."""
+        self.manager.register(self.partition)
+        self.channel.request_subpartition()
+
     def poll(self) -> tuple[DataType, bytes, bool]:
-        found = self.channel.next_buffer()
-        assert found is not None
+        found = present(self.channel.next_buffer())
         buffer, has_more = found.buffer, found.next_data_type is not DataType.NONE
         facts = (buffer.data_type, bytes(buffer.view), has_more)
         buffer.recycle()
@@ -62,15 +70,12 @@ def it() -> Iterator[Fixture]:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_data_is_read_from_the_producers_buffers(it: Fixture, is_early: bool) -> None:
-    """Buffers come in order, with the backlog and type of the next one, whether the partition or the request came
-    first.
-    """
+    """Buffers come in order, whether the partition or the request came first."""
     if is_early:
         it.channel.request_subpartition()
         it.manager.register(it.partition)
     else:
-        it.manager.register(it.partition)
-        it.channel.request_subpartition()
+        it.open()
     it.channel.request_subpartition()
 
     it.partition.emit_record(b"abc", 0)
@@ -85,8 +90,7 @@ def test_data_is_read_from_the_producers_buffers(it: Fixture, is_early: bool) ->
 def test_the_next_poll_is_known_to_find_an_event_only_if_it_does(it: Fixture) -> None:
     """A reader without room for data still takes an event, and hears that the producer failed."""
     seen = [it.channel.next_is_event]
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    it.open()
     seen.append(it.channel.next_is_event)
     it.partition.emit_record(b"abc", 0)
     it.partition.broadcast_event(EndOfData(StopMode.DRAIN))
@@ -115,8 +119,7 @@ def test_data_that_was_there_before_the_view_is_announced_after_it(it: Fixture) 
     it.channel.request_subpartition()
 
     assert polled[0] is None
-    found = polled[1]
-    assert found is not None
+    found = present(polled[1])
     found[0].recycle()
 
 
@@ -129,16 +132,9 @@ def test_a_channel_that_waits_has_nothing(it: Fixture) -> None:
     assert (it.channel.next_buffer(), it.channel.statistics().state) == (None, "open")
 
 
-def test_polling_before_the_request_is_a_bug(it: Fixture) -> None:
-    """A channel that was not requested refuses to be polled, since no data could ever arrive."""
-    with pytest.raises(LocalProtocolError, match="polled before it was requested"):
-        it.channel.next_buffer()
-
-
 def test_a_failed_producer_is_an_error_at_the_next_poll(it: Fixture) -> None:
     """Every poll raises the producer's failure with its cause, and the gate is notified."""
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    it.open()
 
     error = ValueError("the dog ate it")
     it.partition.fail(error)
@@ -166,9 +162,7 @@ def test_a_view_that_cannot_be_opened_is_the_channels_error(it: Fixture) -> None
 
 
 def test_shutdown_reaches_a_waiting_channel(it: Fixture) -> None:
-    """A channel that waits for its partition fails when the manager is shut down, for the partition cannot come any
-    more.
-    """
+    """A channel whose partition cannot come any more fails."""
     it.channel.request_subpartition()
 
     it.manager.shutdown()
@@ -180,8 +174,7 @@ def test_shutdown_reaches_a_waiting_channel(it: Fixture) -> None:
 
 def test_the_acknowledgement_reaches_the_partition(it: Fixture) -> None:
     """The acknowledgement reaches the partition directly."""
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    it.open()
 
     it.channel.acknowledge_all_records_processed()
 
@@ -189,11 +182,8 @@ def test_the_acknowledgement_reaches_the_partition(it: Fixture) -> None:
 
 
 def test_release_consumes_the_subpartition(it: Fixture) -> None:
-    """A release consumes the subpartition once; then the channel has no data and no error, whatever the producer
-    does.
-    """
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    """Once; then the channel has no data and no error, whatever the producer does."""
+    it.open()
     it.partition.emit_record(b"abc", 0)
     it.partition.finish()
     it.partition.close()
@@ -252,15 +242,7 @@ def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interv
         timers = ManualTimers()
         manager = ResultPartitionManager(timers=timers)
         channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=1000)
-        threads = [
-            threading.Thread(target=manager.register, args=(it.partition,)),
-            threading.Thread(target=channel.request_subpartition),
-            threading.Thread(target=channel.release),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+        run_together(partial(manager.register, it.partition), channel.request_subpartition, channel.release)
 
         assert timers.num_due == 0, "the manager waits for a channel that was released"
         it.partition.close()
@@ -279,23 +261,8 @@ def local(it: Fixture, **options: Any) -> LocalInputChannel:
     return it.channel
 
 
-def test_what_was_not_requested_is_not_repeated(it: Fixture) -> None:
-    """LocalInputChannelTest: ...WhileRetriggeringRequest; after the release it is nothing, either."""
-    channel = local(it)
-
-    with pytest.raises(LocalProtocolError, match="once more before it was requested"):
-        channel.retrigger_subpartition_request()
-    channel.request_subpartition()
-    channel.release()
-    channel.retrigger_subpartition_request()
-
-    assert channel.next_buffer() is None
-
-
 def test_the_wait_for_a_partition_ends_like_a_remote_one(it: Fixture) -> None:
-    """A local channel waits as long as a remote one; then the producer's state is checked, and the wait is repeated or
-    fails with the reason.
-    """
+    """Then the producer's state is checked, and the wait is repeated or fails with the reason."""
     timers = ManualTimers()
     it.manager = ResultPartitionManager(timers=timers)
     channel = local(it, wait_timeout_ms=10_000.0, backoff=RequestBackoff(10_000, 10_000))
@@ -332,8 +299,7 @@ def test_a_wait_that_is_repeated_finds_the_partition(it: Fixture) -> None:
 def test_a_view_that_is_open_is_not_opened_again(it: Fixture) -> None:
     """A late answer about the producer: the partition came by itself meanwhile."""
     channel = local(it, backoff=RequestBackoff(100, 10))
-    it.manager.register(it.partition)
-    channel.request_subpartition()
+    it.open()
 
     channel.on_producer_state(ProducerState.READY)
 
@@ -344,11 +310,8 @@ def test_a_view_that_is_open_is_not_opened_again(it: Fixture) -> None:
 
 
 def test_resuming_queues_the_channel_again(it: Fixture) -> None:
-    """LocalInputChannelTest: testEnqueueAvailableChannelWhenResuming: data behind a barrier is read once the producer
-    may go on.
-    """
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    """testEnqueueAvailableChannelWhenResuming: data behind a barrier is read once the producer may go on."""
+    it.open()
     it.partition.broadcast_event(CheckpointBarrier(1, 2))
     it.partition.emit_record(b"behind", 0)
     it.partition.flush_all()
@@ -367,28 +330,17 @@ def test_resuming_queues_the_channel_again(it: Fixture) -> None:
     ]
 
 
-def test_orders_in_the_wrong_state(it: Fixture) -> None:
-    """LocalInputChannelTest: testUnblockReleasedChannel, testReleasedChannelAnnounceBufferSize, and a channel that was
-    not opened.
-    """
+def test_a_channel_that_was_not_opened_takes_no_orders(it: Fixture) -> None:
+    """A buffer size is forgotten, since nobody is there yet."""
+    it.channel.announce_buffer_size(512)
+
     with pytest.raises(LocalProtocolError, match="resumed before it was opened"):
         it.channel.resume_consumption()
-    it.channel.announce_buffer_size(512)  # nobody there yet: it is forgotten
-    it.channel.release()
-
-    for order in (
-        it.channel.resume_consumption,
-        lambda: it.channel.announce_buffer_size(512),
-        lambda: it.channel.send_task_event(OtherEvent("x", b"")),
-    ):
-        with pytest.raises(ResourceClosedError, match="was released"):
-            order()
 
 
 def test_a_buffer_size_reaches_the_producer(it: Fixture) -> None:
     """LocalInputChannelTest: testAnnounceBufferSize."""
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    it.open()
 
     it.channel.announce_buffer_size(17)
     it.partition.emit_record(bytes(10), 0)
@@ -416,22 +368,18 @@ def test_task_events_reach_the_producer(it: Fixture) -> None:
 
 
 def test_what_is_polled_before_the_barrier_is_persisted(it: Fixture) -> None:
-    """LocalInputChannelTest: testCheckpointingInflightData: from the start until the barrier is polled, not before, not
-    after.
-    """
+    """testCheckpointingInflightData: from the start until the barrier is polled, not before, not after."""
     writer = RecordingStateWriter()
     channel = local(it)
     channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))
-    it.manager.register(it.partition)
-    channel.request_subpartition()
-    barrier = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
+    it.open()
     for size in (1, 2):
         it.partition.emit_record(bytes(size), 0)
         it.partition.flush_all()
         it.poll()
         if size == 1:
-            channel.checkpoint_started(barrier)
-    it.partition.broadcast_event(barrier)
+            channel.checkpoint_started(UNALIGNED)
+    it.partition.broadcast_event(UNALIGNED)
     it.poll()
     it.partition.emit_record(bytes(3), 0)
     it.partition.flush_all()
@@ -443,14 +391,11 @@ def test_what_is_polled_before_the_barrier_is_persisted(it: Fixture) -> None:
 
 
 def test_a_checkpoint_whose_successor_has_come_is_refused(it: Fixture) -> None:
-    """ChannelStatePersisterTest: testLateBarrierOnStartedAndCancelledCheckpoint's twin: nothing is kept for the older
-    one, and the newer one goes on.
-    """
+    """Nothing is kept for the older one, and the newer one goes on."""
     writer = RecordingStateWriter()
     channel = local(it)
     channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))
-    it.manager.register(it.partition)
-    channel.request_subpartition()
+    it.open()
     it.partition.broadcast_event(CheckpointBarrier(7, 2, CheckpointOptions()))
     it.poll()
 
@@ -468,16 +413,12 @@ def test_a_checkpoint_whose_successor_has_come_is_refused(it: Fixture) -> None:
 
 def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:
     """LocalInputChannelTest: testReceivingUnalignedBarrier...: with the number under which they will be polled."""
-    it.manager.register(it.partition)
-    it.channel.request_subpartition()
+    it.open()
     it.partition.emit_record(b"overtaken", 0)
 
-    it.partition.broadcast_event(
-        CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED)), is_priority=True
-    )
-    found = it.channel.next_buffer()
+    it.partition.broadcast_event(UNALIGNED, is_priority=True)
+    found = present(it.channel.next_buffer())
 
-    assert found is not None
     assert (it.gate.priority, found.sequence_number, found.buffer.data_type) == (
         [0],
         0,
@@ -486,7 +427,6 @@ def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:
     found.buffer.recycle()
 
 
-@pytest.mark.slow
 class ImpatientGate(SingleInputGate):
     """A gate whose task polls at once when a priority event is announced."""
 
@@ -498,28 +438,23 @@ class ImpatientGate(SingleInputGate):
 
 
 def test_a_priority_event_that_is_announced_before_the_view_is_there_keeps_its_priority(it: Fixture) -> None:
-    """The partition comes with an unaligned barrier, and the task polls while the view is being opened: the barrier
-    keeps its place.
-    """
+    """The task polls while the view is being opened: the barrier keeps its place."""
     gate = ImpatientGate("reduce (1/2)")
     gate.polled = []
     gate.add_channel(LocalInputChannel(gate, 0, partition_id_of(), 0, it.manager))
     gate.request_partitions()
-    unaligned = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
-    it.partition.broadcast_event(unaligned, is_priority=True)
+    it.partition.broadcast_event(UNALIGNED, is_priority=True)
 
     it.manager.register(it.partition)
 
-    assert [found if found is None else found.event for found in gate.polled] == [None, unaligned]
+    assert [found if found is None else found.event for found in gate.polled] == [None, UNALIGNED]
     assert not gate.priority_event_available_future().is_done
     gate.check_invariants()
     gate.close()
 
 
 def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
-    """LocalInputChannelTest: testConcurrentConsumeMultiplePartitions: 8 producers, 8 consumers with a gate each, 8
-    channels each.
-    """
+    """testConcurrentConsumeMultiplePartitions: 8 producers, 8 consumers with a gate each, 8 channels each."""
     num, num_buffers = 8, 16
     network = NetworkBufferPool(num * (num + 1) * 2, 64)
     manager = ResultPartitionManager()
@@ -548,13 +483,10 @@ def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
         assert gate.is_finished, "nothing came within the deadline"
         gate.close()
 
-    threads = [threading.Thread(target=produce, args=(partition,)) for partition in partitions]
-    threads += [threading.Thread(target=consume, args=(subpartition,)) for subpartition in range(num)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+    run_together(
+        *(partial(produce, partition) for partition in partitions),
+        *(partial(consume, subpartition) for subpartition in range(num)),
+    )
 
     assert counts == [num * num_buffers] * num
     for partition in partitions:
@@ -569,17 +501,14 @@ def test_a_content_is_handed_over_and_its_bytes_are_persisted(it: Fixture, is_pe
     writer = RecordingStateWriter()
     channel = local(it)
     channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))
-    it.manager.register(it.partition)
-    channel.request_subpartition()
-    barrier = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
+    it.open()
     content = Content(bytes(40 * 1024))
     if is_pending:
-        channel.checkpoint_started(barrier)
+        channel.checkpoint_started(UNALIGNED)
 
     assert it.partition.emit_content(content, 0)
     it.partition.flush_all()
-    found = channel.next_buffer()
-    assert found is not None
+    found = present(channel.next_buffer())
 
     assert found.buffer.content is content
     found.buffer.recycle()

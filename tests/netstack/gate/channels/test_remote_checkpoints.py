@@ -1,15 +1,10 @@
 """``RemoteInputChannel``: priority events, announced barriers, and the data that an unaligned checkpoint persists."""
 
-from collections.abc import Iterator, Sequence
-
 import pytest
 
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError, RemoteProtocolError
-from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.ids import input_channel_id
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import (
     Alignment,
@@ -24,51 +19,30 @@ from netstack.wire.events import (
     serialize_event,
 )
 from netstack.wire.messages import DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate, is_unlocked
-from tests.netstack.gate.state_writer import RecordingStateWriter
-from tests.netstack.partition.doubles import partition_id_of
+from tests.netstack.gate.channels import run_channel
+from tests.netstack.gate.channels.run_channel import MAX, UNALIGNED
+from tests.netstack.gate.doubles import RecordingGate, is_unlocked
+from tests.netstack.partition.doubles import recycled_sizes
+from tests.netstack.present import present
 
-UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
 WITH_TIMEOUT = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.ALIGNED, aligned_timeout_ms=10))
-MAX = 2**31 - 1
 
 
-class Fixture:
-    def __init__(self, gate: RecordingGate | SingleInputGate | None = None, first: int = 0) -> None:
-        self.network = NetworkBufferPool(8, 64)
-        self.gate = RecordingGate() if gate is None else gate
-        self.writer = RecordingStateWriter()
-        self.channel = RemoteInputChannel(
-            self.gate,
-            0,
-            partition_id_of(),
-            0,
-            input_channel_id(1, 2),
-            RecordingClient(),
-        )
-        self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))
-        self.channel.assign_exclusive_segments(self.network, 8)
-        self.channel.expected_sequence_number = first
+class Fixture(run_channel.Fixture):
+    """A channel, and a sender that counts its buffers."""
+
+    def __init__(self, gate: SingleInputGate | None = None, first: int = 0) -> None:
+        super().__init__(gate=gate, first=first)
         self.number = first
-        if isinstance(self.gate, SingleInputGate):
-            self.gate.add_channel(self.channel)
-            self.gate.request_partitions()
-        else:
-            self.channel.request_subpartition()
 
     def send(self, *sizes: int) -> None:
         for size in sizes:
-            buffer = self.channel.allocate(size, DataType.DATA_BUFFER, is_compressed=False)
-            assert buffer is not None
-            self._send(buffer, 0)
-
-    def send_event(self, event: Event, *, has_priority: bool = False, backlog: int = 0) -> None:
-        self._send(
-            NetworkBuffer.unpooled(serialize_event(event), event_data_type(event, has_priority=has_priority)), backlog
-        )
+            buffer = present(self.channel.allocate(size, DataType.DATA_BUFFER, is_compressed=False))
+            self._send(buffer)
 
     def send_barrier(self, barrier: CheckpointBarrier) -> None:
-        self.send_event(barrier, has_priority=barrier.options.is_unaligned)
+        data_type = event_data_type(barrier, has_priority=barrier.options.is_unaligned)
+        self._send(NetworkBuffer.unpooled(serialize_event(barrier), data_type))
 
     def send_around(self, barrier: CheckpointBarrier) -> None:
         """Send data of 1 and 2 bytes, the barrier, and data of 3 and 4 bytes."""
@@ -76,42 +50,25 @@ class Fixture:
         self.send_barrier(barrier)
         self.send(3, 4)
 
-    def _send(self, buffer: NetworkBuffer, backlog: int) -> None:
-        self.channel.on_buffer(buffer, self.number, backlog)
+    def _send(self, buffer: NetworkBuffer) -> None:
+        self.channel.on_buffer(buffer, self.number, 0)
         self.number = -MAX - 1 if self.number == MAX else self.number + 1
 
     def poll_numbers(self, count: int) -> list[int]:
         found = []
         for _ in range(count):
-            one = self.channel.next_buffer()
-            assert one is not None
+            one = present(self.channel.next_buffer())
             one.buffer.recycle()
             found.append(one.sequence_number)
         return found
 
     def in_flight(self) -> list[int]:
-        return sizes_of(self.channel._in_flight.in_flight_locked(self.channel.received.rest))
-
-    def end(self) -> None:
-        self.channel.check_invariants()
-        self.channel.release()
-        self.writer.recycle()
-        self.network.destroy()
-        assert self.network.num_available == 8, "a segment did not come home"
+        return recycled_sizes(self.channel._in_flight.in_flight_locked(self.channel.received.rest))
 
 
 @pytest.fixture
-def it() -> Iterator[Fixture]:
-    fixture = Fixture()
-    yield fixture
-    fixture.end()
-
-
-def sizes_of(buffers: Sequence[NetworkBuffer]) -> list[int]:
-    sizes = [buffer.size for buffer in buffers]
-    for buffer in buffers:
-        buffer.recycle()
-    return sizes
+def it() -> Fixture:
+    return Fixture()
 
 
 # ---------------------------------------------------------------- sequence numbers
@@ -124,7 +81,6 @@ def test_data_flows_across_the_wrap() -> None:
     it.send(1, 2, 3, 4)
 
     assert it.poll_numbers(4) == [MAX - 1, MAX, -MAX - 1, -MAX]
-    it.end()
 
 
 # ---------------------------------------------------------------- priority and announcements
@@ -136,21 +92,17 @@ def test_priority_events_come_first(it: Fixture) -> None:
 
     assert it.poll_numbers(5) == [2, 0, 1, 3, 4]
     assert isinstance(it.gate, RecordingGate)
-    assert (it.gate.priority, len(it.gate.notified)) == ([2], 1)
+    assert (it.gate.priority, it.notified) == ([2], 1)
 
 
 def test_a_timeoutable_barrier_is_announced(it: Fixture) -> None:
-    """RemoteInputChannelTest: testRequiresAnnouncement: the announcement overtakes the data, the barrier keeps its
-    place.
-    """
+    """testRequiresAnnouncement: the announcement overtakes the data, the barrier keeps its place."""
     it.send_around(WITH_TIMEOUT)
 
-    announcement = it.channel.next_buffer()
-    assert announcement is not None
+    announcement = present(it.channel.next_buffer())
     event = deserialize_event(announcement.buffer.view)
     first_data = it.poll_numbers(2)
-    barrier = it.channel.next_buffer()
-    assert barrier is not None
+    barrier = present(it.channel.next_buffer())
 
     assert event == EventAnnouncement(2, WITH_TIMEOUT)
     assert (announcement.sequence_number, announcement.buffer.data_type) == (2, DataType.PRIORITIZED_EVENT_BUFFER)
@@ -170,24 +122,20 @@ def test_only_the_first_priority_event_is_news(it: Fixture) -> None:
     it.send_barrier(UNALIGNED)
     it.send_barrier(CheckpointBarrier(2, 124, CheckpointOptions(alignment=Alignment.UNALIGNED)))
 
-    found = it.channel.next_buffer()
+    found = present(it.channel.next_buffer())
 
-    assert found is not None
     assert found.next_data_type is DataType.PRIORITIZED_EVENT_BUFFER
     assert isinstance(it.gate, RecordingGate)
     assert it.gate.priority == [0]
 
 
 def test_an_announced_barrier_is_converted() -> None:
-    """RemoteInputChannelTest: testGateNotifiedOnBarrierConversion: the gate is notified although it saw the number
-    already.
-    """
+    """testGateNotifiedOnBarrierConversion: the gate is notified although it saw the number already."""
     gate = SingleInputGate("reduce (1/2)")
     it = Fixture(gate)
     it.send(1)
     it.send_barrier(WITH_TIMEOUT)
-    found = gate.poll_next()
-    assert found is not None
+    found = present(gate.poll_next())
     before = gate.priority_event_available_future().is_done
 
     gate.convert_to_priority_event(0, 1)
@@ -199,7 +147,6 @@ def test_an_announced_barrier_is_converted() -> None:
     assert barrier is not None
     assert (barrier.event, barrier.more_priority_events, barrier.more_available) == (WITH_TIMEOUT, False, True)
     gate.close()
-    it.end()
 
 
 def test_only_the_last_barrier_can_be_converted(it: Fixture) -> None:
@@ -226,7 +173,6 @@ def test_priority_is_seen_by_the_gate() -> None:
 
     assert seen == [(True, False), (True, True)]
     gate.close()
-    it.end()
 
 
 @pytest.mark.parametrize(
@@ -262,20 +208,16 @@ def test_a_broken_barrier_is_refused(it: Fixture) -> None:
 # ---------------------------------------------------------------- in-flight data
 
 
-@pytest.mark.parametrize("barrier", [UNALIGNED, WITH_TIMEOUT])
-def test_what_is_queued_before_the_barrier_is_in_flight(it: Fixture, barrier: CheckpointBarrier) -> None:
-    """RemoteInputChannelTest: testGetInflightBuffers, testGetInflightBuffersBeforeProcessingAnnouncement: 1 and 2."""
-    it.send_around(barrier)
-
-    assert it.in_flight() == [1, 2]
-
-
-@pytest.mark.parametrize(("num_polled", "expected"), [(1, [1, 2]), (2, [2])])
-@pytest.mark.parametrize("barrier", [UNALIGNED, WITH_TIMEOUT])
-def test_what_was_polled_is_not_in_flight(
+@pytest.mark.parametrize(
+    ("num_polled", "expected"),
+    [(0, [1, 2]), (1, [1, 2]), (2, [2])],
+    ids=["nothing was polled", "its announcement was polled", "a buffer was polled, too"],
+)
+@pytest.mark.parametrize("barrier", [UNALIGNED, WITH_TIMEOUT], ids=["unaligned", "with a timeout"])
+def test_what_is_queued_before_the_barrier_is_in_flight(
     it: Fixture, barrier: CheckpointBarrier, num_polled: int, expected: list[int]
 ) -> None:
-    """RemoteInputChannelTest: testGetInflightBuffersAfterPollingBuffer,
+    """RemoteInputChannelTest: testGetInflightBuffers, ...BeforeProcessingAnnouncement, ...AfterPollingBuffer,
     ...AfterProcessingAnnouncement, ...AndBuffer.
     """
     it.send_around(barrier)
@@ -288,7 +230,8 @@ def test_what_was_polled_is_not_in_flight(
 def test_events_between_the_data_are_passed_over(it: Fixture) -> None:
     """RemoteInputChannelTest: getInflightBuffers: only data is persisted, also after an event."""
     it.send(1)
-    it.send_event(EndOfData(StopMode.DRAIN))
+    it.receive_event(1, EndOfData(StopMode.DRAIN))
+    it.number += 1
     it.send(2)
 
     assert it.in_flight() == [1, 2]
@@ -301,7 +244,6 @@ def test_without_a_barrier_everything_is_in_flight() -> None:
     it.send(1, 2, 3, 4)
 
     assert it.in_flight() == [1, 2, 3, 4]
-    it.end()
 
 
 @pytest.mark.parametrize("offset", range(13))
@@ -313,7 +255,6 @@ def test_in_flight_data_is_found_across_the_wrap(offset: int) -> None:
     it.send_around(UNALIGNED)
 
     assert it.in_flight() == [1, 2]
-    it.end()
 
 
 def test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes(it: Fixture) -> None:
@@ -321,7 +262,7 @@ def test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes(it:
     it.send(1, 2)
     it.channel.checkpoint_started(UNALIGNED)
     it.send(3)
-    it.send_event(CheckpointBarrier(0, 1))
+    it.send_barrier(CheckpointBarrier(0, 1))
     it.send(4)
     it.send_barrier(UNALIGNED)
     it.send(5)
@@ -376,9 +317,7 @@ def test_a_late_abort_of_an_older_checkpoint_stops_nothing(it: Fixture) -> None:
 
 
 def test_a_late_barrier_of_a_stopped_checkpoint_ends_no_other(it: Fixture) -> None:
-    """ChannelStatePersisterTest: testLateBarrierOnStartedAndCancelledCheckpoint, testLateBarrierTriggeringCheckpoint:
-    the next one still waits for its own barrier.
-    """
+    """ChannelStatePersisterTest.testLateBarrier...: the next one still waits for its own barrier."""
     it.channel.checkpoint_started(UNALIGNED)
     it.channel.checkpoint_stopped(1)
     it.channel.checkpoint_started(CheckpointBarrier(2, 1, UNALIGNED.options))
@@ -414,9 +353,7 @@ def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
 
 
 def test_another_threads_writing_takes_ours_along(it: Fixture) -> None:
-    """While one thread hands over, the other only leaves its buffers: the order is that of arrival, no lock is held
-    meanwhile.
-    """
+    """A thread that hands over takes along what another one leaves, in order, without a lock."""
     it.send(1)
     unlocked = []
 
@@ -438,8 +375,6 @@ def test_a_channel_that_announces_nothing_converts_nothing() -> None:
 
     with pytest.raises(LocalProtocolError, match="not the last barrier, that is None"):
         it.channel.convert_to_priority_event(0)
-
-    it.end()
 
 
 # ---------------------------------------------------------------- numbers

@@ -1,7 +1,6 @@
 """``RemoteInputChannel``: exact credit, order, and segments that always come back."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -22,24 +21,25 @@ from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel, room_of
 from tests.netstack.partition.doubles import partition_id_of
+from tests.netstack.present import present
+from tests.netstack.rigs import Ending
 from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
 
 
-class Fixture:
+class Fixture(Ending):
     def __init__(self, num_segments: int = 2) -> None:
+        super().__init__()
         self.network = NetworkBufferPool(8, SEGMENT)
         self.gate = RecordingGate()
         self.client = RecordingClient()
         self.channel = remote_channel(self.gate, self.client, self.network, num_segments=num_segments)
 
     def poll(self) -> NetworkBuffer:
-        found = self.channel.next_buffer()
-        assert found is not None
-        return found.buffer
+        return present(self.channel.next_buffer()).buffer
 
-    def end(self) -> None:
+    def give_back(self) -> None:
         self.channel.check_invariants()
         self.channel.release()
         self.channel.check_invariants()
@@ -49,10 +49,8 @@ class Fixture:
 
 
 @pytest.fixture
-def it() -> Iterator[Fixture]:
-    fixture = Fixture()
-    yield fixture
-    fixture.end()
+def it() -> Fixture:
+    return Fixture()
 
 
 # ---------------------------------------------------------------- set-up
@@ -91,18 +89,6 @@ def test_too_little_memory_names_the_owner(it: Fixture) -> None:
     assert it.client.orders == [("request", 0)], "what was not requested is not cancelled"
 
 
-def test_polling_before_the_request_is_a_bug() -> None:
-    """A channel that was not requested refuses to be polled, since no data could ever arrive."""
-    network = NetworkBufferPool(2, SEGMENT)
-    channel = remote_channel(RecordingGate(), RecordingClient(), network, is_requested=False)
-
-    with pytest.raises(LocalProtocolError, match="polled before it was requested"):
-        channel.next_buffer()
-
-    channel.release()
-    assert network.num_available == 2
-
-
 # ---------------------------------------------------------------- events, which need no credit
 
 
@@ -121,8 +107,7 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
     channel.request_subpartition()
     error = ""
     for number, size in enumerate(sizes):
-        buffer = channel.allocate(size, DataType.EVENT_BUFFER, is_compressed=False)
-        assert buffer is not None
+        buffer = present(channel.allocate(size, DataType.EVENT_BUFFER, is_compressed=False))
         buffer.view[:] = b"\0\0\0\7" + bytes(size - 4)
         try:
             channel.on_response(
@@ -137,9 +122,7 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
 
 
 def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
-    """The error names the channel, the number and size of the events, and the options to set; one event is taken
-    whatever its size.
-    """
+    """The error names the channel, the numbers and the options; one event is taken whatever its size."""
     num_many, too_many = flooded(it, [4] * 5)
     num_large, too_large = flooded(it, [60, 40, 4])
 
@@ -311,9 +294,7 @@ STEPS = st.lists(st.sampled_from(["receive", "event", "poll", "recycle", "announ
 
 @given(steps=STEPS, num_segments=st.integers(1, 4))
 def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) -> None:
-    """In every state granted is spent plus available; a sender that keeps to its credit is never refused, and no order
-    to announce gets lost.
-    """
+    """A sender that keeps to its credit is never refused, and no order to announce gets lost."""
     it = Fixture(num_segments)
     credit, number = it.channel.buffer_manager.initial_credit, 0
     held: list[NetworkBuffer] = []
@@ -346,7 +327,7 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
         )
     for buffer in held:
         buffer.recycle()
-    it.end()
+    it.close()
 
 
 # ---------------------------------------------------------------- errors and ends
@@ -392,19 +373,14 @@ def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
     it.channel.acknowledge_all_records_processed()
     it.channel.request_subpartition()
 
-    assert (room_of(it.channel), it.channel.next_buffer(), it.channel.num_queued_buffers) == (
-        None,
-        None,
-        0,
-    )
+    assert (room_of(it.channel), it.channel.next_buffer(), it.channel.num_queued_buffers) == (None, None, 0)
     assert len(it.gate.notified) == notified
     assert it.client.orders == [("request", 0), ("cancel", 0)]
 
 
 def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
     """The loop had taken a segment before the release and delivers it after."""
-    buffer = room_of(it.channel)
-    assert buffer is not None
+    buffer = present(room_of(it.channel))
     it.channel.release()
 
     it.channel.on_buffer(buffer, 0, -1)
@@ -437,18 +413,9 @@ def test_what_was_released_before_the_request_is_not_requested(it: Fixture) -> N
     assert (channel.is_released, client.orders) == (True, [])
 
 
-def test_the_acknowledgement_is_passed_on(it: Fixture) -> None:
-    """The acknowledgement reaches the producer through the connection."""
-    it.channel.acknowledge_all_records_processed()
-
-    assert it.client.orders[-1] == ("acknowledge", 0)
-
-
 @pytest.mark.slow
 def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: None) -> None:
-    """RemoteInputChannelTest: testConcurrentGetNextBufferAndRelease, testConcurrentOnBufferAndRelease: every segment
-    comes home, once.
-    """
+    """testConcurrentGetNextBufferAndRelease, testConcurrentOnBufferAndRelease: every segment comes home, once."""
     for _ in range(150):
         it = Fixture(4)
         is_over = threading.Event()
@@ -477,7 +444,7 @@ def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: N
         is_over.set()
         threads[1].join(PATIENCE_S)
 
-        it.end()
+        it.close()
 
 
 @pytest.mark.slow
@@ -509,7 +476,6 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
     thread.join(PATIENCE_S)
 
     assert got == [b"%d" % number for number in range(1000)]
-    it.end()
 
 
 def test_a_response_without_segments_is_never_taken() -> None:
@@ -521,9 +487,7 @@ def test_a_response_without_segments_is_never_taken() -> None:
 
 
 def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> None:
-    """``next_is_data`` is true only before data: the loop, when it works in the task's place, leaves events and errors
-    to the task.
-    """
+    """The loop, when it works in the task's place, leaves events and errors to the task."""
     channel = it.channel
     seen = [channel.next_is_data]
     channel.on_response(data(channel, 0))
@@ -531,9 +495,7 @@ def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> Non
     channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
     seen.append(channel.next_is_data)
 
-    found = channel.next_buffer()
-    assert found is not None
-    found.buffer.recycle()
+    present(channel.next_buffer()).buffer.recycle()
     seen.append(channel.next_is_data)
     channel.on_error(LocalProtocolError("broken"))
     seen.append(channel.next_is_data)
@@ -549,9 +511,7 @@ def test_the_next_poll_is_known_to_find_an_event_only_if_it_does(it: Fixture) ->
     channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
     seen.append(channel.next_is_event)
 
-    found = channel.next_buffer()
-    assert found is not None
-    found.buffer.recycle()
+    present(channel.next_buffer()).buffer.recycle()
     seen.append(channel.next_is_event)
     assert channel.next_buffer() is not None
     seen.append(channel.next_is_event)

@@ -1,18 +1,11 @@
 """``RemoteInputChannel``: requests that are repeated, orders to the producer, partial buffers, numbers."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import (
-    LocalProtocolError,
-    PartitionNotFoundError,
-    ProducerFailedError,
-    RemoteProtocolError,
-    ResourceClosedError,
-)
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, RemoteProtocolError
 from netstack.gate.channels.input_channel import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
@@ -20,16 +13,19 @@ from netstack.ids import input_channel_id
 from netstack.testing.embedded_event_loop import ManualClock
 from netstack.wire.events import CheckpointBarrier, EndOfData, OtherEvent, StopMode, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel, room_of
+from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
 from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.partition.doubles import partition_id_of
+from tests.netstack.present import present
+from tests.netstack.rigs import Ending
 from tests.waiting import PATIENCE_S
 
 SEGMENT = 64
 
 
-class Fixture:
+class Fixture(Ending):
     def __init__(self) -> None:
+        super().__init__()
         self.network = NetworkBufferPool(8, SEGMENT)
         self.client = RecordingClient()
         self.channels: list[RemoteInputChannel] = []
@@ -56,7 +52,7 @@ class Fixture:
             channel.request_subpartition()
         return channel
 
-    def end(self) -> None:
+    def give_back(self) -> None:
         for channel in self.channels:
             channel.release()
         self.network.destroy()
@@ -64,65 +60,37 @@ class Fixture:
 
 
 @pytest.fixture
-def it() -> Iterator[Fixture]:
-    fixture = Fixture()
-    yield fixture
-    fixture.end()
+def it() -> Fixture:
+    return Fixture()
 
 
 # ---------------------------------------------------------------- requests
 
 
-def test_a_request_is_repeated_until_the_producer_has_waited_long_enough(it: Fixture) -> None:
-    """RemoteInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 1500, 2000, and that is the end."""
-    backoff = RequestBackoff(1000, 500)
+@pytest.mark.parametrize(
+    ("backoff", "waited_ms"),
+    [
+        pytest.param(RequestBackoff(1000, 500), [500, 1000, 1500, 2000], id="testPartitionRequestExponentialBackoff"),
+        pytest.param(RequestBackoff(500, 500), [500, 1000], id="testPartitionRequestSingleBackoff"),
+        pytest.param(RequestBackoff(), [0], id="testPartitionRequestNoBackoff"),
+    ],
+)
+def test_a_request_is_repeated_until_the_producer_has_waited_long_enough(
+    it: Fixture, backoff: RequestBackoff, waited_ms: list[float]
+) -> None:
+    """RemoteInputChannelTest: the last failure is the error of the channel."""
     channel = it.channel(backoff)
     seen = []
 
-    for _ in range(4):
+    for _ in waited_ms:
+        assert channel.next_buffer() is None
         channel.retrigger_subpartition_request()
         seen.append(backoff.waited_ms)
 
-    assert seen == [500, 1000, 1500, 2000]
-    with pytest.raises(PartitionNotFoundError, match="was not found at its producer"):
+    assert seen == waited_ms
+    with pytest.raises(PartitionNotFoundError, match=f"{partition_id_of()}.* was not found at its producer"):
         channel.next_buffer()
-
-
-def test_a_request_is_repeated_once(it: Fixture) -> None:
-    """RemoteInputChannelTest: testPartitionRequestSingleBackoff: 500, then the error."""
-    channel = it.channel(RequestBackoff(500, 500))
-
-    channel.retrigger_subpartition_request()
-    before = channel.next_buffer()
-    channel.retrigger_subpartition_request()
-
-    assert before is None
-    with pytest.raises(PartitionNotFoundError):
-        channel.next_buffer()
-
-
-def test_without_a_backoff_the_first_failure_is_the_last(it: Fixture) -> None:
-    """RemoteInputChannelTest: testPartitionRequestNoBackoff, testPartitionNotFoundExceptionWhileRetriggeringRequest."""
-    channel = it.channel()
-
-    channel.retrigger_subpartition_request()
-
-    with pytest.raises(PartitionNotFoundError, match=str(partition_id_of())):
-        channel.next_buffer()
-    assert it.client.orders == [("request", 0)]
-
-
-def test_what_was_not_requested_is_not_repeated(it: Fixture) -> None:
-    """RemoteInputChannelTest: testRetriggerWithoutPartitionRequest; after the release it is nothing."""
-    channel = it.channel(is_requested=False)
-
-    with pytest.raises(LocalProtocolError, match="once more before it was requested"):
-        channel.retrigger_subpartition_request()
-    requested = it.channel()
-    requested.release()
-    requested.retrigger_subpartition_request()
-
-    assert it.client.orders == [("request", 0), ("cancel", 0)]
+    assert it.client.orders == [("request", 0)] * len(waited_ms)
 
 
 def test_a_failed_request_asks_for_the_state_of_the_producer(it: Fixture) -> None:
@@ -160,9 +128,7 @@ def test_without_a_checker_a_failed_request_is_the_error(it: Fixture) -> None:
 
 
 def test_a_failed_request_never_blocks_the_network_thread() -> None:
-    """RemoteInputChannelTest: testOnFailedPartitionRequestDoesNotBlockNetworkThreads (FLINK-13249): while the gate
-    still requests.
-    """
+    """TestOnFailedPartitionRequestDoesNotBlockNetworkThreads (FLINK-13249): while the gate still requests."""
     network = NetworkBufferPool(4, SEGMENT)
     checker = ManualStateChecker()
     gate = SingleInputGate("reduce", state_checker=checker)
@@ -204,32 +170,17 @@ def test_an_error_before_the_request_is_seen_at_the_poll(it: Fixture) -> None:
 
 
 def test_orders_go_to_the_producer(it: Fixture) -> None:
-    """Resumptions, buffer sizes and task events go to the producer."""
+    """Resumptions, buffer sizes, task events and acknowledgements go to the producer."""
     channel = it.channel()
     task_event = OtherEvent("my.Event", b"payload")
 
     channel.resume_consumption()
     channel.announce_buffer_size(512)
     channel.send_task_event(task_event)
+    channel.acknowledge_all_records_processed()
 
-    assert it.client.orders[1:] == [("resume", 0), ("size", 0), ("task event", 0)]
+    assert it.client.orders[1:] == [("resume", 0), ("size", 0), ("task event", 0), ("acknowledge", 0)]
     assert (it.client.sizes, it.client.task_events) == ([512], [serialize_event(task_event)])
-
-
-def test_a_released_channel_takes_no_orders(it: Fixture) -> None:
-    """RemoteInputChannelTest: testUnblockReleasedChannel, testReleasedChannelAnnounceBufferSize."""
-    channel = it.channel()
-    channel.release()
-
-    for order in (
-        channel.resume_consumption,
-        lambda: channel.announce_buffer_size(10),
-        lambda: channel.send_task_event(OtherEvent("x", b"")),
-    ):
-        with pytest.raises(ResourceClosedError, match=r"channel 0 of reduce \(1/2\) was released"):
-            order()
-
-    assert it.client.orders == [("request", 0), ("cancel", 0)]
 
 
 def test_orders_before_the_request_are_bugs(it: Fixture) -> None:
@@ -242,16 +193,13 @@ def test_orders_before_the_request_are_bugs(it: Fixture) -> None:
 
 
 def response(channel: RemoteInputChannel, content: bytes, sizes: tuple[int, ...], number: int = 0) -> BufferResponse:
-    buffer = channel.allocate(len(content), DataType.DATA_BUFFER, is_compressed=True)
-    assert buffer is not None
+    buffer = present(channel.allocate(len(content), DataType.DATA_BUFFER, is_compressed=True))
     buffer.view[:] = content
     return BufferResponse(channel.channel_id, 0, number, 4, DataType.DATA_BUFFER, True, sizes, buffer)
 
 
 def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
-    """Partial buffers get consecutive numbers, as Flink's client counts, for one credit, which returns when the last
-    part is recycled.
-    """
+    """They have consecutive numbers and one credit, which returns when the last part is recycled."""
     channel = it.channel()
 
     channel.on_response(response(channel, b"aabccc", (2, 1, 3)))
@@ -325,27 +273,8 @@ def test_partial_buffers_out_of_order_are_refused_once(it: Fixture) -> None:
 # ---------------------------------------------------------------- numbers
 
 
-def test_a_reordered_buffer_is_the_error_of_the_next_poll(it: Fixture) -> None:
-    """RemoteInputChannelTest: testExceptionOnReordering: 0 then 29: the first stays unrecycled until the release."""
-    channel = it.channel()
-    first, second = room_of(channel), room_of(channel)
-    assert first is not None
-    assert second is not None
-
-    channel.on_buffer(first, 0, -1)
-    channel.on_buffer(second, 29, -1)
-
-    with pytest.raises(RemoteProtocolError, match="buffer reordering: expected sequence number 1, but received 29"):
-        channel.next_buffer()
-    assert (first.lease.count, second.lease.count) == (1, 0)
-    channel.release()
-    assert first.lease.count == 0
-
-
 def test_a_channel_describes_itself_in_one_row() -> None:
-    """The row of a channel has credits, unannounced ones, backlog, queue, blocked, and last activity on a clock of its
-    own.
-    """
+    """The last activity is on a clock of its own."""
     network = NetworkBufferPool(16, SEGMENT)
     clock = ManualClock(5)
     channel = RemoteInputChannel(
@@ -356,9 +285,7 @@ def test_a_channel_describes_itself_in_one_row() -> None:
     channel.on_response(data(channel, 0, b"12345", backlog=6))
     clock.advance(10)
     channel.on_response(event(channel, 1, CheckpointBarrier(1, 2)))
-    found = channel.next_buffer()
-    assert found is not None
-    found.buffer.recycle()
+    present(channel.next_buffer()).buffer.recycle()
 
     row = channel.statistics()
 

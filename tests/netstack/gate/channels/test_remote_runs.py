@@ -4,7 +4,9 @@ between.
 
 import random
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import SupportsIndex
 
 import pytest
 from hypothesis import given
@@ -12,18 +14,19 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
+from netstack.gate.channels.input_channel import Lifecycle, SequenceBuffer
+from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import EndOfData, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.gate.channels.run_channel import MAX, SEGMENT, UNALIGNED, Fixture
+from tests.netstack.present import present
 from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
-def it() -> Iterator[Fixture]:
-    fixture = Fixture()
-    yield fixture
-    fixture.end()
+def it() -> Fixture:
+    return Fixture()
 
 
 # ---------------------------------------------------------------- receiving
@@ -52,7 +55,6 @@ def test_numbers_wrap_in_a_run_and_behind_it(first: int) -> None:
 
     assert (it.numbers(), it.notified) == (expected, 1)
     assert it.take() == 6
-    it.end()
 
 
 @pytest.mark.parametrize(("first", "sent"), [(5, 6), (5, 4), (MAX - 1, MAX), (MAX, -MAX)])
@@ -69,7 +71,6 @@ def test_a_wrong_number_breaks_the_channel_and_announces_no_credit(first: int, s
     with pytest.raises(RemoteProtocolError, match="buffer reordering"):
         it.channel.next_buffer()
     it.channel.release()
-    it.end()
 
 
 @pytest.mark.parametrize("first", [0, MAX - 1])
@@ -82,7 +83,6 @@ def test_a_run_for_a_released_channel_goes_home(first: int) -> None:
     it.channel.on_run(buffers, first, 0)
 
     assert it.channel.allocate_run(4, 2) == []
-    it.end()
 
 
 def test_a_payload_that_does_not_fit_gets_no_buffers(it: Fixture) -> None:
@@ -119,7 +119,7 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         free = (len(manager._exclusive), len(manager._floating), it.pool.num_available)
         states.append((it.numbers(), it.notified, credit, free, it.channel.sender_backlog))
     recycle_all(held)
-    it.end()
+    it.close()
     return states
 
 
@@ -158,7 +158,6 @@ def test_a_run_that_wraps_during_a_checkpoint_is_persisted() -> None:
     it.receive(MAX, 3)
 
     assert [sizes for _, _, sizes in it.writer.persisted] == [[4], [4], [4]]
-    it.end()
 
 
 # ---------------------------------------------------------------- polling
@@ -175,8 +174,7 @@ def test_data_is_polled_up_to_the_next_event(it: Fixture) -> None:
 
     assert [(len(found), is_more) for found, is_more in (first, second, third)] == [(2, True), (1, True), (0, True)]
     recycle_all([*first[0], *second[0]])
-    found = it.channel.next_buffer()
-    assert found is not None
+    found = present(it.channel.next_buffer())
     assert (found.sequence_number, found.buffer.data_type) == (3, DataType.END_OF_DATA)
     assert it.take() == 2
     assert it.channel.next_data(1) == ([], False)
@@ -189,8 +187,7 @@ def test_an_error_and_a_priority_event_come_first(it: Fixture) -> None:
     it.channel.on_buffer(priority, 2, 0)
 
     assert it.channel.next_data(5) == ([], True)
-    found = it.channel.next_buffer()
-    assert found is not None
+    found = present(it.channel.next_buffer())
     assert found.sequence_number == 2
     it.channel.on_error(RemoteProtocolError("broken"))
     assert it.channel.next_data(5) == ([], True)
@@ -274,7 +271,6 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
     assert seen == list(range(num_total))
     gate.check_invariants()
     gate.close()
-    it.end()
 
 
 # ---------------------------------------------------------------- buffers and credit
@@ -289,10 +285,7 @@ def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
 
     found = it.channel.allocate_run(3, 5)
 
-    assert (len(it.channel.buffer_manager._floating), len(it.channel.buffer_manager._exclusive)) == (
-        0,
-        0,
-    )
+    assert (len(it.channel.buffer_manager._floating), len(it.channel.buffer_manager._exclusive)) == (0, 0)
     assert {(buffer.size, buffer.data_type, buffer.is_compressed) for buffer in found} == {
         (3, DataType.DATA_BUFFER, False)
     }
@@ -368,3 +361,86 @@ def test_a_run_that_comes_back_after_the_release_goes_home(it: Fixture) -> None:
 
     assert it.network.num_available == before + 6
     assert it.client.orders == [("request", 0), ("cancel", 0)]
+
+
+# ---------------------------------------------------------------- forced in the queue
+
+
+class InterruptedDeque(deque[SequenceBuffer]):
+    """Something happens between a look at its first element and what follows."""
+
+    def __init__(self, elements: Sequence[SequenceBuffer], channel: RemoteInputChannel) -> None:
+        super().__init__(elements)
+        self.channel = channel
+        self.garbage: list[NetworkBuffer] = []
+        self.num_looks = 0
+        self.release_at = -1
+
+    def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # nobody slices a deque
+        found = super().__getitem__(index)
+        if self.num_looks == self.release_at:
+            # A release has begun, and is as far as its first element.
+            self.channel.lifecycle = Lifecycle.RELEASED
+            self.garbage.append(self.popleft()[0])
+        self.num_looks += 1
+        return found
+
+
+@pytest.mark.parametrize("release_at", range(6))
+def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fixture, release_at: int) -> None:
+    """FLINK-17823: each buffer is found by one of the two; an event is not handed out as data."""
+    it.receive(0, 2)
+    it.receive_event(2, EndOfData(StopMode.DRAIN))
+    it.receive(3, 1)
+    it.receive_event(4, EndOfData(StopMode.DRAIN))
+    it.receive(5, 1)
+    rest = InterruptedDeque(it.channel.received.rest, it.channel)
+    it.channel.received.rest = rest
+    rest.release_at = release_at
+
+    found, _ = it.channel.next_data(10)
+
+    assert all(buffer.is_buffer for buffer in found)
+    it.channel.lifecycle = Lifecycle.REQUESTED
+    recycle_all([*found, *rest.garbage])
+
+
+class LateDeque(deque[SequenceBuffer]):
+    """A queue to which more is added right after one of the looks at its end."""
+
+    def __init__(self, elements: Sequence[SequenceBuffer], it: Fixture, number: int) -> None:
+        super().__init__(elements)
+        self.it = it
+        self.number = number
+        self.is_armed = True
+
+    def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # as above
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            if self.is_armed:
+                self.is_armed = False
+                self.it.receive(self.number, 2)
+            raise
+
+    def extend(self, elements: object) -> None:
+        super().extend(elements)  # type: ignore[arg-type]  # it is what the channel says
+
+
+def test_a_run_that_arrives_while_the_last_buffer_is_polled_is_found() -> None:
+    """The gate is notified or the task sees it, and the queue holds the channel once."""
+    it = Fixture(gate=SingleInputGate("reduce"))
+    gate = it.gate
+    assert isinstance(gate, SingleInputGate)
+    it.receive(0, 2)
+    it.channel.received.rest = LateDeque(it.channel.received.rest, it, 2)
+
+    first = gate.poll_many(10)
+    gate.check_invariants()
+    assert gate.available_future().is_done
+    second = gate.poll_many(10)
+
+    assert (len(first), len(second), first[-1].more_available, second[-1].more_available) == (2, 2, True, False)
+    recycle_all([each.buffer for each in first + second if each.buffer is not None])
+    gate.check_invariants()
+    gate.close()
