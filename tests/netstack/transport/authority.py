@@ -59,9 +59,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def silent_connections(number: int, address: ConnectionID, tls: TlsConfig) -> list[Streams]:
-    """Open silent connections; when they are returned, the server has accepted them, since it serves a later one
-    already.
-    """
+    """Open silent connections, which the server has accepted: it serves a later one already."""
     silent = [await asyncio.open_connection(address.host, address.port) for _ in range(number)]
     channel = await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
     channel.close()

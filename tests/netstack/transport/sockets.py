@@ -1,16 +1,19 @@
 """Loopback connections for tests, on either event loop."""
 
 import asyncio
+import functools
+import inspect
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 import uvloop
 
 from netstack.config import NetstackConfig, SecurityConfig
 from netstack.ids import ConnectionID
-from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.server import NetworkServer, connect
@@ -19,6 +22,7 @@ from tests.netstack.wire.samples import RECEIVER, HeapAllocator
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
+AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 
 # libuv makes one pipe per process with its first loop and keeps it; made here, no test seems to leave it behind.
 uvloop.new_event_loop().close()
@@ -48,6 +52,26 @@ def run(loop_name: str, main: Coroutine[Any, Any, T], expected_error: str | None
         result = runner.run(bounded())
     assert [each for each in errors if each["message"] != expected_error] == []
     return result
+
+
+def on_loops(expected_error: str | None = None) -> Callable[[AsyncTest], Callable[..., None]]:
+    """Make an asynchronous test one that runs on each kind of loop, like ``run``."""
+
+    def decorate(test: AsyncTest) -> Callable[..., None]:
+        signature = inspect.signature(test)
+
+        def run_test(loop_name: str, **arguments: Any) -> None:
+            run(loop_name, test(**arguments), expected_error)
+
+        functools.update_wrapper(run_test, test)
+        loop_parameter = inspect.Parameter("loop_name", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run_test.__signature__ = signature.replace(  # type: ignore[attr-defined]  # pytest looks at it
+            parameters=[loop_parameter, *signature.parameters.values()]
+        )
+        on_each: Callable[..., None] = pytest.mark.parametrize("loop_name", LOOPS)(run_test)
+        return on_each
+
+    return decorate
 
 
 class Inbox(ChannelHandler):
@@ -80,6 +104,28 @@ class Inbox(ChannelHandler):
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         self.errors.append(error)
+
+
+class Live(Inbox):
+    """An inbox that knows its channel, and passes heartbeats on."""
+
+    channel: Channel | None = None
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        super().channel_active(ctx)
+        self.channel = ctx.channel
+        ctx.fire_channel_active()
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        super().channel_read(ctx, message)
+        ctx.fire_channel_read(message)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` is true, about which nobody tells; the connection lives on meanwhile."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
 
 
 def handlers(last: ChannelHandler, config: NetstackConfig = CONFIG) -> Callable[[], tuple[ChannelHandler, ...]]:

@@ -1,7 +1,6 @@
 """Heartbeats in a pipeline, and over links that swallow all bytes."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,13 +9,13 @@ from netstack.config import NetstackConfig, SecurityConfig
 from netstack.errors import ConnectionLostError
 from netstack.ids import ConnectionID
 from netstack.testing import EmbeddedChannel, EmbeddedEventLoop
-from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer, connect
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import CloseRequest, Heartbeat
-from tests.netstack.transport.sockets import LOOPS, Inbox, dialled, handlers, run
+from tests.netstack.transport.sockets import Live, dialled, handlers, on_loops, until
 from tests.waiting import PATIENCE_S
 
 CONFIG = NetstackConfig(heartbeat_interval_s=2.0, heartbeat_timeout_s=10.0)
@@ -61,9 +60,7 @@ def test_the_first_heartbeat_tells_the_peer_how_often_this_end_wants_one() -> No
 
 
 def test_the_end_that_listens_sends_its_first_heartbeat_as_an_answer() -> None:
-    """The listening end waits for the other end's first message, which may still be in the handshake, where it accepts
-    no heartbeats; it is cut if it stays silent.
-    """
+    """The other end may still be in the handshake, where it accepts no heartbeats."""
     rig = Rig(sends_first=False)
     rig.loop.advance(9.5)
     assert rig.sent() == b""
@@ -157,78 +154,49 @@ def test_after_the_end_no_timer_is_left() -> None:
     assert rig.loop.num_timers == 0
 
 
-class Live(Inbox):
-    """An inbox that knows heartbeats, as the handlers of the protocol do."""
-
-    channel: Channel | None = None
-
-    def channel_active(self, ctx: ChannelHandlerContext) -> None:
-        super().channel_active(ctx)
-        self.channel = ctx.channel
-        ctx.fire_channel_active()
-
-    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
-        ctx.fire_channel_read(message)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` is true; it counts heartbeats, so that the connection is alive for some intervals."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - there is no event of received bytes
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.slow  # waits for a timeout of 0.2 s
 @pytest.mark.parametrize("end", ["dialled", "listened"])
-@pytest.mark.parametrize("loop_name", LOOPS)
-def test_an_end_that_hears_nothing_cuts_the_link(loop_name: str, end: str) -> None:
+@on_loops()
+async def test_an_end_that_hears_nothing_cuts_the_link(end: str) -> None:
     """An end that gets no bytes cuts the link, although keepalive sees each of its own acknowledged.
 
     Here the test does not read the bytes that the kernel has taken.
 
     The other end is patient, so that the end without bytes always cuts first.
     """
+    ours, theirs = Live(), Live()
+    patient = replace(FAST, heartbeat_timeout_s=600.0)
+    here, there = (FAST, patient) if end == "dialled" else (patient, FAST)
+    async with dialled(handlers(theirs, there), handlers(ours, here), there, here) as channel:
+        await until(lambda: channel.num_bytes_in > 3 * len(BEAT) + HANDSHAKE_BYTES)
+        assert theirs.channel is not None
 
-    async def main() -> None:
-        ours, theirs = Live(), Live()
-        patient = replace(FAST, heartbeat_timeout_s=600.0)
-        here, there = (FAST, patient) if end == "dialled" else (patient, FAST)
-        async with dialled(handlers(theirs, there), handlers(ours, here), there, here) as channel:
-            await until(lambda: channel.num_bytes_in > 3 * len(BEAT) + HANDSHAKE_BYTES)
-            assert theirs.channel is not None
+        (channel if end == "dialled" else theirs.channel).pause_reading()
+        async with asyncio.timeout(PATIENCE_S):
+            await ours.ended.wait()
+            await theirs.ended.wait()
 
-            (channel if end == "dialled" else theirs.channel).pause_reading()
-            async with asyncio.timeout(PATIENCE_S):
-                await ours.ended.wait()
-                await theirs.ended.wait()
-
-        told, other = (ours, theirs) if end == "dialled" else (theirs, ours)
-        (error,) = told.errors
-        assert "heartbeat_timeout_s is 0.2" in str(error)
-        assert [type(error) for error in other.errors] == [ConnectionLostError]
-
-    run(loop_name, main())
+    told, other = (ours, theirs) if end == "dialled" else (theirs, ours)
+    (error,) = told.errors
+    assert "heartbeat_timeout_s is 0.2" in str(error)
+    assert [type(error) for error in other.errors] == [ConnectionLostError]
 
 
 @pytest.mark.slow  # lives for several timeouts of 0.2 s
-@pytest.mark.parametrize("loop_name", LOOPS)
-def test_ends_with_different_options_do_not_cut_each_other(loop_name: str) -> None:
+@on_loops()
+async def test_ends_with_different_options_do_not_cut_each_other() -> None:
     """Each end sends as often as the other asks for."""
+    ours, theirs = Live(), Live()
+    server = NetworkServer(FAST, handlers(theirs, FAST))
+    patient = replace(FAST, heartbeat_interval_s=60.0, heartbeat_timeout_s=600.0)
+    channel = await connect(
+        patient, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(ours, patient), timeout_s=PATIENCE_S
+    )
 
-    async def main() -> None:
-        ours, theirs = Live(), Live()
-        server = NetworkServer(FAST, handlers(theirs, FAST))
-        patient = replace(FAST, heartbeat_interval_s=60.0, heartbeat_timeout_s=600.0)
-        channel = await connect(
-            patient, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(ours, patient), timeout_s=PATIENCE_S
-        )
+    await until(lambda: channel.num_bytes_out > 10 * len(BEAT))
 
-        await until(lambda: channel.num_bytes_out > 10 * len(BEAT))
-
-        assert channel.is_active
-        assert theirs.errors == []
-        channel.close()
-        await channel.wait_closed()
-        await server.close()
-
-    run(loop_name, main())
+    assert channel.is_active
+    assert theirs.errors == []
+    channel.close()
+    await channel.wait_closed()
+    await server.close()

@@ -1,11 +1,14 @@
 """``ChannelOutboundBuffer``: exact bytes, exact watermarks, each callback once."""
 
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer
 
 
@@ -49,9 +52,7 @@ def test_a_channel_below_the_high_watermark_never_tells_that_it_became_writable(
 
 @pytest.mark.parametrize("page", [1024, 65536])
 def test_the_second_page_makes_a_channel_unwritable(page: int) -> None:
-    """With low = page and high = 2 x page, the second buffer (with its header) makes the channel unwritable, and one
-    page left makes it writable.
-    """
+    """With low = page and high = 2 x page; one page left makes it writable."""
     outbound = ChannelOutboundBuffer(high_watermark_bytes=2 * page, low_watermark_bytes=page)
     header, payload = b"h" * 47, memoryview(bytearray(page))
 
@@ -102,9 +103,7 @@ def test_views_are_taken_once_and_stay_pending() -> None:
 
 
 def test_fail_all_hands_out_what_was_not_written_completely() -> None:
-    """``fail_all`` hands out each unfinished frame, even one whose last byte is missing, once; no byte is pending
-    afterwards.
-    """
+    """Once each, even if only the last byte is missing; no byte is pending afterwards."""
     outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
     outbound.add((b"ab",), note(seen, "written"))
     outbound.add((b"cd",), note(seen, "half"))
@@ -129,9 +128,7 @@ def test_more_written_than_pending_is_a_bug() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40))
 def test_bytes_and_callbacks_balance(steps: list[tuple[bool, int]]) -> None:
-    """All added bytes are written or pending; each callback runs once and in order; writability only flips across the
-    watermarks.
-    """
+    """Each callback runs once and in order; writability only flips across the watermarks."""
     outbound, seen, added, written = ChannelOutboundBuffer(60, 30), list[int](), list[int](), 0
     for is_add, amount in steps:
         was_writable = outbound.is_writable
@@ -152,3 +149,109 @@ def test_bytes_and_callbacks_balance(steps: list[tuple[bool, int]]) -> None:
         outbound.check_invariants()
     call_all(outbound.fail_all())
     assert seen == list(range(len(added)))
+
+
+# ---------------------------------------------------------------- ``DirectWriter``
+
+
+LARGE = 1 << 20
+
+
+class Connection:
+    """A connection with a direct writer at one end; the test reads from the other one."""
+
+    def __init__(self) -> None:
+        sock, self.peer = socket.socketpair()
+        sock.setblocking(False)
+        self.sock = sock
+        self.turn = threading.RLock()
+        self.outbound = ChannelOutboundBuffer(2 * LARGE, LARGE)
+        self.is_open = True
+        self.barred: set[int | None] = set()
+        self.num_flushes = 0
+        self.writer = DirectWriter(sock, self.outbound, self.turn, lambda: self.is_open, self._flush, self.barred)
+
+    def _flush(self) -> None:
+        self.num_flushes += 1
+
+    def close(self) -> None:
+        self.writer.close()
+        self.peer.close()
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    connection = Connection()
+    yield connection
+    connection.close()
+
+
+def in_thread(call: "threading.Thread") -> None:
+    call.start()
+    call.join()
+
+
+def can_begin_elsewhere(connection: Connection) -> bool:
+    """Whether another thread could write now."""
+    found: list[bool] = []
+
+    def attempt() -> None:
+        found.append(connection.writer.try_begin())
+        if found[0]:
+            connection.writer.end()
+
+    in_thread(threading.Thread(target=attempt))
+    return found[0]
+
+
+def test_a_refused_attempt_leaves_the_turn_free(connection: Connection) -> None:
+    connection.is_open = False
+
+    assert not connection.writer.try_begin()
+
+    connection.is_open = True
+    assert can_begin_elsewhere(connection)
+
+
+def test_a_thread_that_may_be_interrupted_anywhere_never_has_the_turn(connection: Connection) -> None:
+    connection.barred.add(threading.get_ident())
+
+    assert not connection.writer.try_begin()
+
+    assert can_begin_elsewhere(connection)
+
+
+def test_a_loop_that_was_closed_is_no_error(connection: Connection) -> None:
+    connection.peer.close()
+
+    def closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    writer = DirectWriter(connection.sock, connection.outbound, connection.turn, lambda: True, closed, ())
+    assert writer.try_begin()
+    writer.write(b"frame")
+    writer.end()
+
+
+def test_nothing_is_sent_after_the_close(connection: Connection) -> None:
+    connection.writer.close()
+    connection.writer.close()
+
+    assert not connection.writer.try_begin()
+    assert connection.sock.fileno() == -1
+    assert repr(connection.writer) == "<DirectWriter closed, 0 writes>"
+
+
+def test_the_close_waits_for_a_frame_that_is_under_way(connection: Connection) -> None:
+    """The socket's number must not be given to another connection between the decision to write and the write."""
+    assert connection.writer.try_begin()
+    closer = threading.Thread(target=connection.writer.close)
+    closer.start()
+
+    connection.writer.write(b"frame")
+    assert connection.peer.recv(100) == b"frame"
+    assert closer.is_alive()
+    connection.writer.end()
+
+    closer.join()
+    assert connection.sock.fileno() == -1

@@ -2,6 +2,7 @@
 is named.
 """
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,10 @@ from netstack.ids import ConnectionID
 from netstack.transport import socket_options
 from netstack.transport.server import NetworkServer, connect
 from netstack.transport.socket_options import check_congestion_control, set_options
-from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from netstack.wire.message_bytes import encode
+from netstack.wire.messages import AddCredit
+from tests.netstack.transport.sockets import CONFIG, Inbox, handlers, on_loops, run
+from tests.netstack.wire.samples import RECEIVER
 from tests.waiting import PATIENCE_S
 
 PROC = Path("/proc/sys/net/ipv4")
@@ -68,12 +72,10 @@ class PretendedSocket:
 
 
 @needs_a_choice
-@pytest.mark.parametrize("loop_name", LOOPS)
 @pytest.mark.parametrize("wish", ["nothing", "kernel", "other"])
-def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> None:
-    """Reno is the default on one machine, since BBR, the default of some kernels, paces its bytes; a chosen name is
-    used, even the kernel's own.
-    """
+@on_loops()
+async def test_both_ends_of_a_connection_on_one_machine(wish: str) -> None:
+    """Reno by default, since BBR paces its bytes; a chosen name is used, even the kernel's own."""
     with loopback_pair() as (untouched, _):
         kernels_own = chosen_by(untouched)
     congestion_control: str | None = None
@@ -82,21 +84,17 @@ def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> 
         congestion_control, expected = KERNEL_CONGESTION_CONTROL, kernels_own
     elif wish == "other":
         congestion_control = expected = other_than_reno()
-
-    async def main() -> None:
-        config = replace(CONFIG, congestion_control=congestion_control)
-        server = NetworkServer(config, handlers(Inbox()))
-        channel = await connect(
-            config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S
-        )
-        for end in (channel, *server._group.channels):
-            assert end._transport is not None
-            assert chosen_by(end._transport.get_extra_info("socket")) == expected
-        channel.close()
-        await channel.wait_closed()
-        await server.close()
-
-    run(loop_name, main())
+    config = replace(CONFIG, congestion_control=congestion_control)
+    server = NetworkServer(config, handlers(Inbox()))
+    channel = await connect(
+        config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S
+    )
+    for end in (channel, *server._group.channels):
+        assert end._transport is not None
+        assert chosen_by(end._transport.get_extra_info("socket")) == expected
+    channel.close()
+    await channel.wait_closed()
+    await server.close()
 
 
 @pytest.mark.parametrize(
@@ -187,3 +185,54 @@ def test_a_kernel_that_refuses_reno_keeps_its_own_and_the_log_says_so_once(monke
             set_options(end, CONFIG)
 
     assert [(line["log_level"], line["error"]) for line in logs] == [("debug", "Operation not permitted")]
+
+
+# ---------------------------------------------------------------- silent peers
+
+
+@on_loops()
+async def test_the_kernel_finds_a_peer_that_is_gone_within_30_s() -> None:
+    """Keepalive after 10 s, four probes 5 s apart; unacknowledged data has 30 s."""
+    config = replace(CONFIG, send_buffer_bytes=50_000, receive_buffer_bytes=60_000)
+    server = NetworkServer(config, handlers(Inbox()))
+    channel = await connect(
+        config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S
+    )
+    assert channel._transport is not None
+    sock = channel._transport.get_extra_info("socket")
+
+    tcp = {
+        socket.TCP_NODELAY: 1,
+        socket.TCP_KEEPIDLE: 10,
+        socket.TCP_KEEPINTVL: 5,
+        socket.TCP_KEEPCNT: 4,
+        socket.TCP_USER_TIMEOUT: 30_000,
+    }
+    assert {option: sock.getsockopt(socket.IPPROTO_TCP, option) for option in tcp} == tcp
+    # Linux doubles it for its own bookkeeping.
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
+    channel.close()
+    await channel.wait_closed()
+    await server.close()
+
+
+@on_loops()
+async def test_a_peer_that_stops_in_the_middle_of_a_frame_is_cut() -> None:
+    """A peer that stops inside a frame (Slowloris) is cut; one that is silent between two frames stays."""
+    inbox = Inbox()
+    server = NetworkServer(replace(CONFIG, heartbeat_interval_s=0.1, heartbeat_timeout_s=0.2), handlers(inbox))
+    host, port = await server.start("127.0.0.1", 0)
+    silent = await connect(CONFIG, ConnectionID(host, port), handlers(Inbox()), timeout_s=PATIENCE_S)
+    reader, writer = await asyncio.open_connection(host, port)
+
+    writer.write(encode(AddCredit(RECEIVER, 1))[:-1])
+    assert await reader.read() == b""
+
+    assert "stopped in the middle of a frame" in str(inbox.errors[0])
+    assert silent.is_active
+    silent.close()
+    await silent.wait_closed()
+    writer.close()
+    await writer.wait_closed()
+    await server.close()

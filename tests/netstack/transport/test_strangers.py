@@ -22,10 +22,7 @@ from netstack.loop.eventloop import EventLoopThread
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import Hello
 from tests.netstack.connections import until
-from tests.netstack.transport.sockets import LOOPS, run
-from tests.waiting import LONG_S
-
-pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+from tests.netstack.transport.sockets import LOOPS, on_loops, run
 
 MANY = 500
 MAX_BYTES_AT_ONCE = 4096
@@ -64,32 +61,30 @@ async def knock(
 
 
 @pytest.mark.parametrize("num_said", [40, 200])
-def test_a_stranger_costs_no_task_and_no_large_piece_of_memory(loop_name: str, num_said: int) -> None:
+@on_loops()
+async def test_a_stranger_costs_no_task_and_no_large_piece_of_memory(num_said: int) -> None:
     """A stranger costs no task and little memory, in the middle of a hello and after an answered one."""
-
-    async def main() -> None:
-        async with listening() as at:
-            hello = Hello(PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX, Role.CONSUMER, bytes(NONCE_BYTES), str(at[1]))
-            said = encode(hello)[:num_said]
-            with ExitStack() as stack:
-                num_tasks = len(asyncio.all_tasks())
-                await knock(stack, at, 2, said)  # whatever is made once is made now
-                tracemalloc.start()
-                try:
-                    await knock(stack, at, 10, said)
-                    sizes = [trace.size for trace in tracemalloc.take_snapshot().traces]
-                finally:
-                    tracemalloc.stop()
-                # Asyncio's loop accepts in a task that ends at once.
-                await until(lambda: len(asyncio.all_tasks()) == num_tasks)
-            assert max(sizes) <= MAX_BYTES_AT_ONCE
-            # Asyncio's debug mode keeps the calls that made each task and timer.
-            assert sum(sizes) / 10 < 16 * MAX_BYTES_AT_ONCE
-            await until(lambda: at[0].num_accepted_connections == 0)
-
-    run(loop_name, main())
+    async with listening() as at:
+        hello = Hello(PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX, Role.CONSUMER, bytes(NONCE_BYTES), str(at[1]))
+        said = encode(hello)[:num_said]
+        with ExitStack() as stack:
+            num_tasks = len(asyncio.all_tasks())
+            await knock(stack, at, 2, said)  # whatever is made once is made now
+            tracemalloc.start()
+            try:
+                await knock(stack, at, 10, said)
+                sizes = [trace.size for trace in tracemalloc.take_snapshot().traces]
+            finally:
+                tracemalloc.stop()
+            # Asyncio's loop accepts in a task that ends at once.
+            await until(lambda: len(asyncio.all_tasks()) == num_tasks)
+        assert max(sizes) <= MAX_BYTES_AT_ONCE
+        # Asyncio's debug mode keeps the calls that made each task and timer.
+        assert sum(sizes) / 10 < 16 * MAX_BYTES_AT_ONCE
+        await until(lambda: at[0].num_accepted_connections == 0)
 
 
+@pytest.mark.parametrize("loop_name", LOOPS)
 @pytest.mark.slow
 def test_five_hundred_silent_strangers_grow_the_process_by_little(
     loop_name: str, capsys: pytest.CaptureFixture[str]
