@@ -1,10 +1,11 @@
 """``AvailabilityFuture`` and ``AvailabilityHelper``."""
 
 import threading
+from functools import partial
 
 import pytest
 
-from netstack.availability import AVAILABLE, AvailabilityFuture, AvailabilityHelper
+from netstack.availability import AVAILABLE, AvailabilityFuture, AvailabilityHelper, run_all
 
 
 def test_callbacks_run_once_in_order_when_completed() -> None:
@@ -119,3 +120,24 @@ def test_a_removed_callback_does_not_run() -> None:
     future.complete()
 
     assert seen == ["second"]
+
+
+# ---------------------------------------------------------------- ``run_all``
+
+
+def test_any_number_of_calls_may_fail() -> None:
+    """More calls may fail than the interpreter nests: all are made, and every error is the context of the next one."""
+    made: list[int] = []
+
+    def fail(number: int) -> None:
+        made.append(number)
+        raise RuntimeError(number)
+
+    with pytest.raises(RuntimeError) as caught:
+        run_all([partial(fail, number) for number in range(5000)])
+
+    errors: list[BaseException | None] = [caught.value]
+    while (error := errors[-1]) is not None:
+        errors.append(error.__context__)
+    assert made == list(range(5000))
+    assert [str(error) for error in errors[:-1]] == [str(number) for number in reversed(made)]

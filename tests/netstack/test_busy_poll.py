@@ -80,9 +80,7 @@ def test_who_needs_the_core_gets_it_at_the_next_look() -> None:
 
 
 def test_while_another_thread_needs_the_core_no_news_are_looked_for() -> None:
-    """No look is made while another thread needs the core, nor after that until the next news; a repeated release
-    changes nothing.
-    """
+    """Nor after that until the next news; a repeated release changes nothing."""
     rig = Rig()
     rig.poller.news()
     rig.poller.hold(is_held=True)

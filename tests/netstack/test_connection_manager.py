@@ -7,10 +7,11 @@ import asyncio
 import dataclasses
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
@@ -21,7 +22,7 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
-from netstack.transport.server import connect
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -44,8 +45,45 @@ from tests.waiting import PATIENCE_S
 NOT_REUSED = dataclasses.replace(CONFIG, reuse_connections=False)
 RETRYING = dataclasses.replace(CONFIG, connect_retries=2, connect_backoff_ms=0)
 both = pytest.mark.parametrize("config", [CONFIG, NOT_REUSED], ids=["reused", "not reused"])
+not_reused = pytest.mark.parametrize("config", [NOT_REUSED], ids=["not reused"])
+retrying = pytest.mark.parametrize("config", [RETRYING], ids=["retrying"])
 
 Connect = Callable[..., Awaitable[NetworkChannel]]
+
+
+@pytest.fixture
+def config() -> NetstackConfig:
+    """The configuration of the consumer; some tests parametrize it."""
+    return CONFIG
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer()
+
+
+@pytest_asyncio.fixture
+async def served(peer: Peer) -> AsyncIterator[tuple[NetworkServer, ConnectionID]]:
+    server, address = await serve(peer)
+    yield server, address
+    await server.close()
+
+
+@pytest.fixture
+def server(served: tuple[NetworkServer, ConnectionID]) -> NetworkServer:
+    return served[0]
+
+
+@pytest.fixture
+def address(served: tuple[NetworkServer, ConnectionID]) -> ConnectionID:
+    return served[1]
+
+
+@pytest_asyncio.fixture
+async def consumer(config: NetstackConfig, served: tuple[NetworkServer, ConnectionID]) -> AsyncIterator[Consumer]:
+    one = Consumer(config)
+    yield one
+    await one.close()
 
 
 def remote(gate: object) -> RemoteInputChannel:
@@ -68,42 +106,22 @@ def failing_connect(num_failures: int, attempts: list[int]) -> Connect:
     return attempt
 
 
-async def test_requests_made_while_connecting_share_the_connection() -> None:
-    """Three at once: one connection, three requests, in order."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
-
-    for number in (1, 2, 3):
-        consumer.gate(address, number)
-    await until(lambda: len(peer.received) == 3)
-
-    assert requests(peer) == [receiver_of(1), receiver_of(2), receiver_of(3)]
-    assert server.num_channels == 1
-    await consumer.close()
-    await server.close()
-
-
-async def test_a_channel_released_while_connecting_is_not_requested() -> None:
+async def test_a_channel_released_while_connecting_is_not_requested(
+    consumer: Consumer, peer: Peer, address: ConnectionID
+) -> None:
     """A channel that left is not requested; its neighbour is."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
-
     leaving = consumer.gate(address, 1)
     consumer.gate(address, 2)
     leaving.close()
     await until(lambda: bool(peer.received))
 
     assert peer.received == [PartitionRequest(partition_id_of(2), 0, 0, receiver_of(2), 2)]
-    await consumer.close()
-    await server.close()
 
 
-async def test_orders_given_while_connecting_follow_the_requests() -> None:
-    """A channel's event for the producer and its wanted size are sent after its request; a channel that was released
-    meanwhile sends no message.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_orders_given_while_connecting_follow_the_requests(
+    consumer: Consumer, peer: Peer, address: ConnectionID
+) -> None:
+    """A channel that was released meanwhile sends no message."""
     event = OtherEvent("org.example.Event", b"x")
 
     staying, leaving = (consumer.gate(address, number) for number in (1, 2))
@@ -119,13 +137,10 @@ async def test_orders_given_while_connecting_follow_the_requests() -> None:
         TaskEventRequest(serialize_event(event), partition_id_of(1), receiver_of(1)),
         NewBufferSize(receiver_of(1), 512),
     ]
-    await consumer.close()
-    await server.close()
 
 
-async def test_a_refused_connection_fails_everybody_who_waited() -> None:
+async def test_a_refused_connection_fails_everybody_who_waited(consumer: Consumer) -> None:
     """Every waiting channel gets the error, even if the first one's task raises, and the attempt is forgotten."""
-    consumer = Consumer()
 
     def choke() -> None:
         raise OSError("callback")
@@ -140,13 +155,12 @@ async def test_a_refused_connection_fails_everybody_who_waited() -> None:
 
     assert [type(each) for each in errors] == [ConnectError, ConnectError]
     assert [str(each) for each in failures] == ["callback"]
-    await consumer.close()
 
 
-async def test_an_unforeseen_failure_to_connect_is_told_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unforeseen_failure_to_connect_is_told_and_not_kept(
+    consumer: Consumer, peer: Peer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No channel waits for ever after an unforeseen failure, and the next request tries again."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
     attempts = []
 
     async def refuse(*_args: object, **_options: object) -> None:
@@ -164,52 +178,24 @@ async def test_an_unforeseen_failure_to_connect_is_told_and_not_kept(monkeypatch
     assert str(address) in str(error)
     assert isinstance(error.__cause__, ValueError)
     assert attempts == [1]
-    await consumer.close()
-    await server.close()
 
 
-async def test_a_request_that_cannot_be_encoded_leaves_the_others_waiting_for_the_connection_alone() -> None:
+async def test_a_request_that_cannot_be_encoded_leaves_the_others_waiting_for_the_connection_alone(
+    consumer: Consumer, peer: Peer, address: ConnectionID
+) -> None:
     """A negative subpartition stands first in the queue: it fails, the second one is asked for."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
-
     broken = consumer.gate(address, 1, subpartition=-1)
     consumer.gate(address, 2)
     await until(lambda: bool(peer.received))
 
     assert "not a range" in str(await consumer.error_of(broken))
     assert requests(peer) == [receiver_of(2)]
-    await consumer.close()
-    await server.close()
 
 
-async def test_after_a_loss_the_next_request_connects_again() -> None:
-    """The old channel fails; its orders say nothing to the new connection, where its id is unknown."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
-    old = consumer.gate(address, 1)
-    await until(lambda: len(peer.received) == 1)
-
-    peer.contexts[0].close()
-    error = await consumer.error_of(old)
-    consumer.gate(address, 2)
-    old.acknowledge_all_records_processed(0)
-    old.close()
-    await until(lambda: len(peer.received) == 2)
-    consumer.gate(address, 3)
-    await until(lambda: len(peer.received) == 3)
-
-    assert isinstance(error, ConnectionLostError)
-    assert requests(peer) == [receiver_of(1), receiver_of(2), receiver_of(3)]
-    assert len(peer.contexts) == 2
-    await consumer.close()
-    await server.close()
-
-
-async def test_a_peer_never_sees_two_connections() -> None:
+async def test_a_peer_never_sees_two_connections(
+    consumer: Consumer, peer: Peer, server: NetworkServer, address: ConnectionID
+) -> None:
     """A request right after a fatal error waits until the old connection is gone, then it is sent over a new one."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
     first = consumer.gate(address, 1)
     await until(lambda: len(peer.received) == 1)
     highest = 0
@@ -226,8 +212,6 @@ async def test_a_peer_never_sees_two_connections() -> None:
     await until(is_requested)
 
     assert highest == 1
-    await consumer.close()
-    await server.close()
 
 
 async def test_ended_connections_are_forgotten() -> None:
@@ -254,10 +238,8 @@ async def test_ended_connections_are_forgotten() -> None:
         await each.close()
 
 
-async def test_close_says_that_it_was_us() -> None:
+async def test_close_says_that_it_was_us(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
     """A channel that still reads does not blame the peer."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
     gate = consumer.gate(address)
     await until(lambda: bool(peer.received))
 
@@ -267,14 +249,10 @@ async def test_close_says_that_it_was_us() -> None:
         gate.poll_next()
     late = consumer.gate(address, 2)
     assert isinstance(await consumer.error_of(late), ResourceClosedError)
-    await consumer.close()
-    await server.close()
 
 
-async def test_close_while_connecting_ends_the_attempt() -> None:
+async def test_close_while_connecting_ends_the_attempt(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
     """Waiting gates get the error, and the peer gets no request."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
     gate = consumer.gate(address)
     await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
 
@@ -282,17 +260,13 @@ async def test_close_while_connecting_ends_the_attempt() -> None:
 
     with pytest.raises(ResourceClosedError, match="before it was used"):
         gate.poll_next()
-    await consumer.close()
-    await server.close()
     assert peer.received == []
 
 
-async def test_close_just_when_the_attempt_succeeded_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt that succeeded but was not yet handed over is closed; on Python 3.12 and newer no task is left to wait
-    for.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_close_just_when_the_attempt_succeeded_closes_the_connection(
+    consumer: Consumer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Python 3.12 and newer no task is left to wait for."""
     channels, closings = [], []
 
     async def connect_while_it_is_closed(*args: Any, **options: Any) -> NetworkChannel:
@@ -310,13 +284,10 @@ async def test_close_just_when_the_attempt_succeeded_closes_the_connection(monke
     assert not channels[0].is_active
     with pytest.raises(ResourceClosedError):
         gate.poll_next()
-    await consumer.close()
-    await server.close()
 
 
-async def test_connections_are_closed_together() -> None:
+async def test_connections_are_closed_together(consumer: Consumer) -> None:
     """Two peers that never answer the close cost one timeout: both are closed before the first one is waited for."""
-    consumer = Consumer()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     accepted = []
     for number, listener in enumerate(listeners, 1):
@@ -336,15 +307,12 @@ async def test_connections_are_closed_together() -> None:
     for sock in (*accepted, *listeners):
         sock.close()
     await closing
-    await consumer.close()
 
 
-async def test_orders_after_the_loop_closed_are_nobodys_business() -> None:
-    """Tasks close their gates and recycle their buffers after the network: cleanup does not fail, and a request is an
-    error.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_orders_after_the_loop_closed_are_nobodys_business(
+    consumer: Consumer, peer: Peer, server: NetworkServer, address: ConnectionID
+) -> None:
+    """Tasks clean up after the network without an error; a request is one."""
     gate = consumer.gate(address)
     await until(lambda: bool(peer.received))
     [channel] = gate.channels
@@ -363,8 +331,6 @@ async def test_orders_after_the_loop_closed_are_nobodys_business() -> None:
         late.poll_next()
     gate.close()
     late.close()
-
-    await consumer.close()
 
 
 def test_a_loop_that_ends_while_connecting_tells_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,36 +361,15 @@ def test_a_loop_that_ends_while_connecting_tells_whoever_waits(monkeypatch: pyte
     pool.destroy()
 
 
-async def test_a_cancel_reaches_the_peer_once() -> None:
-    """The cancel is sent once, even if the gate is closed twice."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
-    gate = consumer.gate(address)
-    await until(lambda: bool(peer.received))
-
-    gate.close()
-    gate.close()
-    consumer.gate(address, 2)
-    await until(lambda: len(requests(peer)) == 2)
-
-    assert peer.received[1:-1] == [CancelPartitionRequest(receiver_of(1))]
-    await consumer.close()
-    await server.close()
-
-
 # ---------------------------------------------------------------- NettyPartitionRequestClientTest
 
 
-async def test_partition_request_client_reuse() -> None:
-    """NettyPartitionRequestClientTest: reuse.
-
-    An idle connection is kept, with a Cancel and no CloseRequest; an error ends it.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_partition_request_client_reuse(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
+    """Reuse. An idle connection is kept, with a Cancel and no CloseRequest; an error ends it."""
     first = consumer.gate(address, 1)
     await until(lambda: len(peer.received) == 1)
 
+    first.close()
     first.close()
     last = consumer.gate(address, 2)
     await until(lambda: len(peer.received) == 3)
@@ -434,19 +379,15 @@ async def test_partition_request_client_reuse() -> None:
     peer.contexts[0].write_and_flush(ErrorResponse(ErrorCode.INTERNAL, "boom", None))
     await consumer.error_of(last)
     await until(lambda: consumer.manager.num_connections == 0)
-    await consumer.close()
-    await server.close()
 
 
 @both
-async def test_retrigger_partition_request(config: NetstackConfig) -> None:
+async def test_retrigger_partition_request(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
     """NettyPartitionRequestClientTest: retrigger.  The request is sent twice again, with its first credit.
 
     Unlike in Flink's test only after the peer said that it does not know the partition: before, the request is still
     out.
     """
-    consumer, peer = Consumer(config), Peer()
-    server, address = await serve(peer)
     checker = ManualStateChecker()
     gate = consumer.gate(address, state_checker=checker)
     await until(lambda: len(peer.received) == 1)
@@ -460,32 +401,13 @@ async def test_retrigger_partition_request(config: NetstackConfig) -> None:
         await until(lambda: len(peer.received) == 1 + number)  # noqa: B023 - as above
 
     assert peer.received == [PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 2)] * 3
-    await consumer.close()
-    await server.close()
 
 
-async def test_a_later_request_connects_again_if_it_has_to() -> None:
-    """The connection of the first request was lost."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
-    first, later = consumer.gate(address, 1), consumer.gate(address, 2, is_requested=False)
-    await until(lambda: len(peer.received) == 1)
-    peer.contexts[0].close()
-    await consumer.error_of(first)
-
-    consumer.manager.client(address).request_subpartition(remote(later))
-    await until(lambda: len(peer.received) == 2)
-
-    assert requests(peer) == [receiver_of(1), receiver_of(2)]
-    assert len(peer.contexts) == 2
-    await consumer.close()
-    await server.close()
-
-
-async def test_a_new_connection_waits_until_the_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@not_reused
+async def test_a_new_connection_waits_until_the_old_one_is_closed(
+    consumer: Consumer, peer: Peer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long the old one lingers: a peer never sees two."""
-    consumer, peer = Consumer(NOT_REUSED), Peer()
-    server, address = await serve(peer)
     made: list[NetworkChannel] = []
     were_closed: list[bool] = []
 
@@ -506,16 +428,11 @@ async def test_a_new_connection_waits_until_the_old_one_is_closed(monkeypatch: p
     await until(lambda: receiver_of(2) in requests(peer))
 
     assert were_closed == [True]
-    await consumer.close()
-    await server.close()
 
 
 @both
-async def test_double_partition_request(config: NetstackConfig) -> None:
+async def test_double_partition_request(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
     """NettyPartitionRequestClientTest: double request.  A channel asks once, however often its gate asks it to."""
-    consumer, peer = Consumer(config), Peer()
-    server, address = await serve(peer)
-
     gate = consumer.gate(address)
     gate.request_partitions()
     remote(gate).request_subpartition()
@@ -523,18 +440,11 @@ async def test_double_partition_request(config: NetstackConfig) -> None:
     await until(lambda: len(peer.received) >= 2)
 
     assert requests(peer) == [receiver_of(1), receiver_of(2)]
-    await consumer.close()
-    await server.close()
 
 
 @both
-async def test_orders_of_a_channel(config: NetstackConfig) -> None:
-    """NettyPartitionRequestClientTest: resume consumption, acknowledge all records; also size and task event.
-
-    In their order.
-    """
-    consumer, peer = Consumer(config), Peer()
-    server, address = await serve(peer)
+async def test_orders_of_a_channel(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
+    """Resume consumption, acknowledge all records; also size and task event. In their order."""
     channel = remote(consumer.gate(address))
     client = consumer.manager.client(address)
     await until(lambda: len(peer.received) == 1)
@@ -553,20 +463,13 @@ async def test_orders_of_a_channel(config: NetstackConfig) -> None:
     await until(lambda: len(peer.received) == 5)
 
     assert peer.received[1:] == orders
-    await consumer.close()
-    await server.close()
 
 
 # ---------------------------------------------------------------- PartitionRequestClientFactoryTest
 
 
-async def test_interrupts_are_not_cached() -> None:
-    """PartitionRequestClientFactoryTest: interrupts not cached.
-
-    An attempt that was cancelled leaves nothing behind.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_interrupts_are_not_cached(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
+    """Interrupts not cached. An attempt that was cancelled leaves nothing behind."""
     gate = consumer.gate(address, 1)
     await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
     [attempt] = [task for task in asyncio.all_tasks() if task.get_name() == f"connect to {address}"]
@@ -579,17 +482,12 @@ async def test_interrupts_are_not_cached() -> None:
 
     assert isinstance(error, ResourceClosedError)
     assert requests(peer) == [receiver_of(2)]
-    await consumer.close()
-    await server.close()
 
 
-async def test_hist_20615_a_failed_connect_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PartitionRequestClientFactoryTest: exceptions are not cached.
-
-    The first connect is refused, the second one works.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_hist_20615_a_failed_connect_is_not_cached(
+    consumer: Consumer, peer: Peer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exceptions are not cached. The first connect is refused, the second one works."""
     attempts: list[int] = []
     monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(1, attempts))
 
@@ -600,18 +498,11 @@ async def test_hist_20615_a_failed_connect_is_not_cached(monkeypatch: pytest.Mon
 
     assert isinstance(error, ConnectError)
     assert requests(peer) == [receiver_of(2)]
-    await consumer.close()
-    await server.close()
 
 
 @both
-async def test_reuse_when_the_remote_closed(config: NetstackConfig) -> None:
-    """PartitionRequestClientFactoryTest: reuse network connection when remote is closed.
-
-    A new one is made, the old one is not kept.
-    """
-    consumer, peer = Consumer(config), Peer()
-    server, address = await serve(peer)
+async def test_reuse_when_the_remote_closed(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
+    """Reuse network connection when remote is closed. A new one is made, the old one is not kept."""
     gate = consumer.gate(address, 1)
     await until(lambda: bool(peer.received))
 
@@ -628,18 +519,14 @@ async def test_reuse_when_the_remote_closed(config: NetstackConfig) -> None:
     await until(lambda: receiver_of(3) in requests(peer))
     assert consumer.manager.num_connections == 1
     assert [each for each in peer.received if isinstance(each, CancelPartitionRequest | CloseRequest)] == []
-    await consumer.close()
-    await server.close()
 
 
 @pytest.mark.parametrize("num_failures", [1, 2])
-async def test_retry_n_times_then_succeed(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> None:
-    """PartitionRequestClientFactoryTest: connect retries, n or fewer failures.
-
-    The request is sent, no error is seen.
-    """
-    consumer, peer = Consumer(RETRYING), Peer()
-    server, address = await serve(peer)
+@retrying
+async def test_retry_n_times_then_succeed(
+    consumer: Consumer, peer: Peer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch, num_failures: int
+) -> None:
+    """Connect retries, n or fewer failures. The request is sent, no error is seen."""
     attempts: list[int] = []
     monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(num_failures, attempts))
 
@@ -647,13 +534,11 @@ async def test_retry_n_times_then_succeed(monkeypatch: pytest.MonkeyPatch, num_f
     await until(lambda: bool(peer.received))
 
     assert len(attempts) == num_failures + 1
-    await consumer.close()
-    await server.close()
 
 
-async def test_retry_n_times_then_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+@retrying
+async def test_retry_n_times_then_fail(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     """PartitionRequestClientFactoryTest: failure after n retries.  n + 1 attempts, then the last error."""
-    consumer = Consumer(RETRYING)
     attempts: list[int] = []
     monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(1000, attempts))
 
@@ -662,12 +547,13 @@ async def test_retry_n_times_then_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(error, ConnectError)
     assert "attempt 3" in str(error)
     assert len(attempts) == 3
-    await consumer.close()
 
 
-async def test_a_peer_that_failed_to_authenticate_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@retrying
+async def test_a_peer_that_failed_to_authenticate_is_not_tried_again(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wrong secret stays wrong, and each attempt would add an entry to the peer's log."""
-    consumer = Consumer(RETRYING)
     attempts: list[int] = []
 
     async def refuse(*_args: object, **_options: object) -> NetworkChannel:
@@ -680,7 +566,6 @@ async def test_a_peer_that_failed_to_authenticate_is_not_tried_again(monkeypatch
 
     assert str(error) == "wrong secret"
     assert len(attempts) == 1
-    await consumer.close()
 
 
 async def test_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -703,13 +588,11 @@ def test_the_pause_between_attempts_doubles_up_to_a_limit() -> None:
     assert [backoff_s(config, number) for number in range(1, 6)] == [0.1, 0.2, 0.4, 0.5, 0.5]
 
 
-async def test_concurrent_retries_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PartitionRequestClientFactoryTest: retry concurrently.
-
-    Ten channels, two failures: three attempts, one connection, ten requests.
-    """
-    consumer, peer = Consumer(RETRYING), Peer()
-    server, address = await serve(peer)
+@retrying
+async def test_concurrent_retries_share_one_attempt(
+    consumer: Consumer, peer: Peer, server: NetworkServer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retry concurrently. Ten channels, two failures: three attempts, one connection, ten requests."""
     attempts: list[int] = []
     monkeypatch.setattr("netstack.connection_manager.connect", failing_connect(2, attempts))
 
@@ -717,19 +600,13 @@ async def test_concurrent_retries_share_one_attempt(monkeypatch: pytest.MonkeyPa
         consumer.gate(address, number)
     await until(lambda: len(peer.received) == 10)
 
+    assert requests(peer) == [receiver_of(number) for number in range(1, 11)]
     assert len(attempts) == 3
     assert server.num_channels == 1
-    await consumer.close()
-    await server.close()
 
 
-async def test_eight_threads_make_one_connection() -> None:
-    """PartitionRequestClientFactoryTest: concurrent callers wait on one connecting channel.
-
-    Eight task threads, one TCP connect.
-    """
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
+async def test_eight_threads_make_one_connection(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
+    """Concurrent callers wait on one connecting channel. Eight task threads, one TCP connect."""
     start = threading.Barrier(8)
     gates = [consumer.gate(address, number, is_requested=False) for number in range(1, 9)]
 
@@ -746,17 +623,16 @@ async def test_eight_threads_make_one_connection() -> None:
 
     assert len(peer.contexts) == 1
     assert sorted(requests(peer)) == sorted(receiver_of(number) for number in range(1, 9))
-    await consumer.close()
-    await server.close()
 
 
 # ---------------------------------------------------------------- reference counting (D55, F36)
 
 
-async def test_the_last_channel_closes_a_connection_that_is_not_reused() -> None:
+@not_reused
+async def test_the_last_channel_closes_a_connection_that_is_not_reused(
+    consumer: Consumer, peer: Peer, server: NetworkServer, address: ConnectionID
+) -> None:
     """Every channel counts once, also if it asked twice; at none CloseRequest is sent, and the socket is closed."""
-    consumer, peer = Consumer(NOT_REUSED), Peer()
-    server, address = await serve(peer)
     first, second = consumer.gate(address, 1), consumer.gate(address, 2)
     await until(lambda: len(peer.received) == 2)
     consumer.manager.client(address).request_subpartition(remote(first))
@@ -769,15 +645,13 @@ async def test_the_last_channel_closes_a_connection_that_is_not_reused() -> None
 
     assert peer.received[2:] == [CancelPartitionRequest(receiver_of(1)), CloseRequest()]
     await until(lambda: consumer.manager.num_connections == 0)
-    await consumer.close()
-    await server.close()
 
 
-async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_made() -> None:
+@not_reused
+async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_made(
+    consumer: Consumer, peer: Peer, server: NetworkServer, address: ConnectionID
+) -> None:
     """The only channel left while it was being connected."""
-    consumer, peer = Consumer(NOT_REUSED), Peer()
-    server, address = await serve(peer)
-
     gate = consumer.gate(address)
     await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
     gate.close()
@@ -785,26 +659,22 @@ async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_
 
     assert requests(peer) == []
     await until(lambda: consumer.manager.num_connections == 0)
-    await consumer.close()
-    await server.close()
 
 
-async def test_a_channel_that_left_before_its_request_arrived_connects_to_nobody() -> None:
+async def test_a_channel_that_left_before_its_request_arrived_connects_to_nobody(consumer: Consumer) -> None:
     """A channel that left sends no cancel, and no connection is made for it."""
-    consumer = Consumer()
-
     consumer.gate(ConnectionID("127.0.0.1", 1)).close()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
     assert consumer.manager.num_connections == 0
-    await consumer.close()
 
 
-async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> None:
+@not_reused
+async def test_a_request_while_an_unused_connection_closes_gets_a_new_one(
+    consumer: Consumer, peer: Peer, address: ConnectionID
+) -> None:
     """The new gate is not told of the end of the old connection."""
-    consumer, peer = Consumer(NOT_REUSED), Peer()
-    server, address = await serve(peer)
     consumer.gate(address, 1)
     await until(lambda: len(peer.received) == 1)
 
@@ -814,16 +684,12 @@ async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> N
 
     assert gate.poll_next() is None
     assert len(peer.contexts) == 2
-    await consumer.close()
-    await server.close()
 
 
 async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(
-    monkeypatch: pytest.MonkeyPatch,
+    consumer: Consumer, peer: Peer, address: ConnectionID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request to another peer is served while one connect hangs for ever."""
-    consumer, peer = Consumer(), Peer()
-    server, address = await serve(peer)
     blackhole = ConnectionID("192.0.2.1", 9)
     is_stuck = asyncio.Event()
 
@@ -844,5 +710,3 @@ async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(
 
     assert requests(peer) == [receiver_of(2)]
     assert stuck.poll_next() is None
-    await consumer.close()
-    await server.close()

@@ -1,9 +1,9 @@
 """Two network environments and the real TCP connection between them."""
 
 import asyncio
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,10 @@ from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import (
     ConfigError,
-    ConnectError,
-    ConnectionLostError,
     InsufficientNetworkBuffersError,
     LocalProtocolError,
     NetstackError,
     PartitionNotFoundError,
-    ProducerFailedError,
     ResourceClosedError,
 )
 from netstack.gate.gate_channels import BufferOrEvent
@@ -34,7 +31,6 @@ from netstack.wire.events import (
     CheckpointBarrier,
     CheckpointOptions,
     EndOfData,
-    EndOfPartition,
     SavepointFormat,
     SnapshotType,
     StopMode,
@@ -77,13 +73,27 @@ def small_config(**options: object) -> NetstackConfig:
     return NetstackConfig(**{**defaults, **options})  # type: ignore[arg-type]  # integers where the field wants them
 
 
-@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
-    producer = start_node("producer", use_uvloop=request.param, config=small_config())
-    consumer = start_node("consumer", use_uvloop=request.param, config=small_config())
+@contextmanager
+def running(*, use_uvloop: bool = True, **options: object) -> Iterator[tuple[Node, Node]]:
+    """Run a producer's node with these options, and a consumer's."""
+    config = small_config(**options)
+    producer, consumer = (start_node(name, use_uvloop=use_uvloop, config=config) for name in ("producer", "consumer"))
     yield producer, consumer
     consumer.close()
     producer.close()
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
+    with running(use_uvloop=request.param) as both:
+        yield both
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    one = start_node("node", use_uvloop=True, config=small_config())
+    yield one
+    one.close()
 
 
 def result_partition_id(number: int = 0) -> ResultPartitionID:
@@ -168,40 +178,6 @@ def test_records_cross_tcp_unchanged_and_in_order(nodes: tuple[Node, Node]) -> N
     assert received == [b"".join(records)]
 
 
-def test_subpartitions_reach_their_own_channels(nodes: tuple[Node, Node]) -> None:
-    """Several channels share one connection and do not mix."""
-    producer, consumer = nodes
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 3)
-    gate = remote_gate(consumer, producer, *((result_partition_id(), index) for index in range(3)))
-
-    def produce() -> None:
-        for number in range(300):
-            partition.emit_record(b"%d," % number, number % 3)
-        finish(partition)
-
-    thread = in_thread(produce)
-    received = read_all(gate)
-    thread.join(PATIENCE_S)
-    gate.close()
-
-    assert received == [b"".join(b"%d," % number for number in range(start, 300, 3)) for start in range(3)]
-
-
-def test_a_consumer_may_ask_before_the_partition_is_there(nodes: tuple[Node, Node]) -> None:
-    """The request waits at the producer until the partition is registered."""
-    producer, consumer = nodes
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-
-    partition.emit_record(b"hello", 0)
-    thread = in_thread(finish, partition)
-    received = read_all(gate)
-    thread.join(PATIENCE_S)
-    gate.close()
-
-    assert received == [b"hello"]
-
-
 def test_an_event_may_be_larger_than_a_segment(nodes: tuple[Node, Node]) -> None:
     """The barrier of a savepoint with a long path, between data; the connection goes on."""
     producer, consumer = nodes
@@ -236,57 +212,20 @@ def test_an_event_may_be_larger_than_a_segment(nodes: tuple[Node, Node]) -> None
 
 def test_a_partition_that_never_comes_is_an_error_of_that_channel_only() -> None:
     """After the request timeout the channel gets PartitionNotFound; its neighbour on the connection reads on."""
-    producer = start_node("producer", use_uvloop=True, config=small_config(partition_request_timeout_s=0.05))
-    consumer = start_node("consumer", use_uvloop=True, config=small_config())
-    partition = producer.environment.create_result_partition("producer", result_partition_id(0), 1)
-    lost = remote_gate(consumer, producer, (result_partition_id(1), 0))
-    good = remote_gate(consumer, producer, (result_partition_id(0), 0))
+    with running(partition_request_timeout_s=0.05) as (producer, consumer):
+        partition = producer.environment.create_result_partition("producer", result_partition_id(0), 1)
+        lost = remote_gate(consumer, producer, (result_partition_id(1), 0))
+        good = remote_gate(consumer, producer, (result_partition_id(0), 0))
 
-    with pytest.raises(PartitionNotFoundError, match=r"was not registered at its producer within 0.05 s"):
-        wait_for_next(lost)
-    partition.emit_record(b"still here", 0)
-    thread = in_thread(finish, partition)
-    received = read_all(good)
-    thread.join(PATIENCE_S)
-    for gate in (lost, good):
-        gate.close()
-    consumer.close()
-    producer.close()
+        with pytest.raises(PartitionNotFoundError, match=r"was not registered at its producer within 0.05 s"):
+            wait_for_next(lost)
+        partition.emit_record(b"still here", 0)
+        thread = in_thread(finish, partition)
+        assert read_all(good) == [b"still here"]
 
-    assert received == [b"still here"]
-
-
-def test_a_consumer_that_does_not_read_holds_at_most_its_credit(nodes: tuple[Node, Node]) -> None:
-    """The producer's writer blocks in its pool: the consumer holds exactly the initial credit."""
-    producer, consumer = nodes
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-    first = in_thread(emit, partition, 100)
-    held = []
-    for _ in range(4):
-        found = wait_for_next(gate)
-        assert found.buffer is not None
-        held.append(found.buffer)
-
-    round_trip(consumer)
-    round_trip(producer)
-
-    assert gate.poll_next() is None, "without a recycled buffer there is no credit for a fifth one"
-    assert first.is_alive(), "the writer waits for a buffer"
-    for buffer in held:
-        buffer.recycle()
-    thread = in_thread(finish_after, first, partition)
-    received = read_all(gate)
-    thread.join(PATIENCE_S)
-    gate.close()
-    assert len(received[0]) == 96 * SEGMENT
-
-
-def round_trip(node: Node) -> None:
-    """Wait until all functions that were posted to the node's loop have run."""
-    done = threading.Event()
-    node.loop.execute_threadsafe(done.set)
-    assert done.wait(PATIENCE_S)
+        thread.join(PATIENCE_S)
+        for gate in (lost, good):
+            gate.close()
 
 
 def test_a_stalled_channel_does_not_hold_up_its_neighbour(nodes: tuple[Node, Node]) -> None:
@@ -313,94 +252,6 @@ def test_a_stalled_channel_does_not_hold_up_its_neighbour(nodes: tuple[Node, Nod
     assert len(read_all(stalled)[0]) == 100 * SEGMENT
     last.join(PATIENCE_S)
     stalled.close()
-
-
-def test_a_failed_producer_is_named_at_the_consumer(nodes: tuple[Node, Node]) -> None:
-    """The cause travels as text and fails the reading task only."""
-    producer, consumer = nodes
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-    partition.emit_record(b"x", 0)
-    partition.flush_all()
-    found = wait_for_next(gate)
-    assert found.buffer is not None
-    found.buffer.recycle()
-
-    partition.fail(ValueError("the dog ate it"))
-
-    with pytest.raises(ProducerFailedError, match="the dog ate it"):
-        wait_for_next(gate)
-    gate.close()
-    partition.close()
-
-
-def test_a_consumer_that_leaves_early_frees_the_producer(nodes: tuple[Node, Node]) -> None:
-    """After the gate closed, the writer is not blocked any more and all memory comes back."""
-    producer, consumer = nodes
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-    writer = in_thread(emit, partition, 300)
-    found = wait_for_next(gate)
-    assert found.buffer is not None
-    found.buffer.recycle()
-
-    gate.close()
-
-    writer.join(PATIENCE_S)
-    assert not writer.is_alive()
-    partition.finish()
-    partition.close()
-    assert consumer.environment.buffer_pool.num_available == consumer.environment.buffer_pool.num_total
-
-
-def test_a_lost_connection_reaches_every_channel() -> None:
-    """Each gate learns that the peer is gone, with its address."""
-    producer = start_node("producer", use_uvloop=True, config=small_config())
-    consumer = start_node("consumer", use_uvloop=True, config=small_config())
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 2)
-    gates = [remote_gate(consumer, producer, (result_partition_id(), index)) for index in range(2)]
-    for index, gate in enumerate(gates):
-        partition.emit_record(b"x", index)
-        partition.flush_all()
-        found = wait_for_next(gate)
-        assert found.buffer is not None
-        found.buffer.recycle()
-
-    producer.close()
-
-    for gate in gates:
-        with pytest.raises((ConnectionLostError, ProducerFailedError)) as caught:
-            wait_for_next(gate)
-        assert str(producer.address) in str(caught.value)
-        gate.close()
-    consumer.close()
-
-
-def test_a_refused_connection_is_an_error_and_is_not_cached() -> None:
-    """The first request fails with the address; a later one succeeds, once a server listens there."""
-    producer = start_node("producer", use_uvloop=True, config=small_config())
-    consumer = start_node("consumer", use_uvloop=True, config=small_config())
-    address = producer.address
-    producer.close()
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-
-    with pytest.raises(ConnectError, match=str(address.port)):
-        wait_for_next(gate)
-    gate.close()
-    again = EventLoopThread.start("producer again")
-    environment = NetworkEnvironment(small_config(), again)
-    assert again.submit(environment.start("127.0.0.1", address.port)).result(PATIENCE_S) == address
-    partition = environment.create_result_partition("producer", result_partition_id(), 1)
-    partition.emit_record(b"second try", 0)
-    retry = remote_gate(consumer, producer, (result_partition_id(), 0))
-    thread = in_thread(finish, partition)
-    received = read_all(retry)
-    thread.join(PATIENCE_S)
-    retry.close()
-    consumer.close()
-    Node(again, environment, address).close()
-
-    assert received == [b"second try"]
 
 
 def test_local_channels_open_no_socket(nodes: tuple[Node, Node]) -> None:
@@ -446,36 +297,8 @@ def test_a_public_address_is_refused() -> None:
     loop.close()
 
 
-def test_events_cost_no_credit(nodes: tuple[Node, Node]) -> None:
-    """With every credit spent, the end of data and of the partition still arrive."""
-    producer, consumer = nodes
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-    emit(partition, 4)
-    partition.flush_all()
-    held = [wait_for_next(gate).buffer for _ in range(4)]
-
-    partition.notify_end_of_data(StopMode.DRAIN)
-    partition.finish()
-    events = [wait_for_next(gate).event, wait_for_next(gate).event]
-
-    assert events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
-    for buffer in held:
-        assert buffer is not None
-        buffer.recycle()
-    gate.close()
-    partition.close()
-
-
-def test_errors_of_the_stack_are_one_family() -> None:
-    """A caller may catch everything with one name."""
-    for error in (ConfigError, ConnectError, ConnectionLostError, PartitionNotFoundError, ProducerFailedError):
-        assert issubclass(error, NetstackError)
-
-
-def test_a_partition_that_cannot_be_made_keeps_no_memory() -> None:
+def test_a_partition_that_cannot_be_made_keeps_no_memory(node: Node) -> None:
     """A wrong number or an id that is taken: an error, and every required buffer can be promised again."""
-    node = start_node("node", use_uvloop=True, config=small_config())
     first = node.environment.create_result_partition("first", result_partition_id(), 1)
 
     for _ in range(3):
@@ -487,12 +310,10 @@ def test_a_partition_that_cannot_be_made_keeps_no_memory() -> None:
     first.close()
     assert node.environment.buffer_pool.num_available == node.environment.buffer_pool.num_total
     assert "none" not in repr(node.environment.buffer_pool.__dict__)
-    node.close()
 
 
-def test_a_closed_environment_starts_nothing() -> None:
+def test_a_closed_environment_starts_nothing(node: Node) -> None:
     """No server, partition or gate after the close; the second close does nothing."""
-    node = start_node("node", use_uvloop=True, config=small_config())
     environment, loop = node.environment, node.loop
     loop.submit(environment.close()).result(PATIENCE_S)
 
@@ -503,17 +324,11 @@ def test_a_closed_environment_starts_nothing() -> None:
     with pytest.raises(ResourceClosedError):
         environment.create_input_gate("late", [])
 
-    node.close()
 
-
-def test_an_environment_is_started_once() -> None:
+def test_an_environment_is_started_once(node: Node) -> None:
     """A second server would be forgotten, and stay open."""
-    node = start_node("node", use_uvloop=True, config=small_config())
-
     with pytest.raises(LocalProtocolError, match="started"):
         node.loop.submit(node.environment.start("127.0.0.1", 0)).result(PATIENCE_S)
-
-    node.close()
 
 
 def test_a_close_during_the_start_leaves_no_server() -> None:
@@ -532,9 +347,8 @@ def test_a_close_during_the_start_leaves_no_server() -> None:
     loop.close()
 
 
-def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_is_closed_even_if_one_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's error is raised after connections, partitions and memory are gone."""
-    node = start_node("node", use_uvloop=True, config=small_config())
     partition = node.environment.create_result_partition("producer", result_partition_id(), 1)
 
     close = NetworkServer.close
@@ -552,7 +366,6 @@ def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(NetstackError):
         node.environment.buffer_pool.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
     partition.close()
-    node.close()
 
 
 # ---------------------------------------------------------------- kinds of partitions and channels
@@ -561,45 +374,38 @@ def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("compression", [None, "lz4"])
 @pytest.mark.parametrize("exclusive", [0, 1, 4])
 def test_data_crosses_the_network_with_any_buffers_and_compression(exclusive: int, compression: str | None) -> None:
-    """The bytes arrive unchanged, compressed or not; without exclusive buffers the backlog is announced and floating
-    ones are found.
-    """
-    config = dataclasses.replace(
-        small_config(exclusive_buffers_per_channel=exclusive, floating_buffers_per_gate=3), compression=compression
-    )
-    producer, consumer = (start_node(name, use_uvloop=True, config=config) for name in ("producer", "consumer"))
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-    gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+    """Without exclusive buffers the backlog is announced, and floating ones are found."""
+    with running(exclusive_buffers_per_channel=exclusive, floating_buffers_per_gate=3, compression=compression) as (
+        producer,
+        consumer,
+    ):
+        partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+        gate = remote_gate(consumer, producer, (result_partition_id(), 0))
 
-    thread = in_thread(finish_after, in_thread(emit, partition, 50), partition)
-    received = read_all(gate)
-    thread.join(PATIENCE_S)
-    gate.close()
+        thread = in_thread(finish_after, in_thread(emit, partition, 50), partition)
+        received = read_all(gate)
+        thread.join(PATIENCE_S)
+        gate.close()
 
-    assert received == [bytes(50 * SEGMENT)]
-    producer.close()
-    consumer.close()
+        assert received == [bytes(50 * SEGMENT)]
 
 
 def test_a_blocking_partition_is_read_when_it_is_finished_by_several_readers(tmp_path: Path) -> None:
     """Over the network, one after the other; its files go with it."""
-    config = small_config()
-    producer, consumer = (start_node(name, use_uvloop=True, config=config) for name in ("producer", "consumer"))
-    partition = producer.environment.create_result_partition(
-        "producer", result_partition_id(), 1, ResultPartitionType.BLOCKING, tmp_path
-    )
-    emit(partition, 20)
-    partition.notify_end_of_data(StopMode.DRAIN)
-    partition.finish()
-    partition.close()
+    with running() as (producer, consumer):
+        partition = producer.environment.create_result_partition(
+            "producer", result_partition_id(), 1, ResultPartitionType.BLOCKING, tmp_path
+        )
+        emit(partition, 20)
+        partition.notify_end_of_data(StopMode.DRAIN)
+        partition.finish()
+        partition.close()
 
-    for _ in range(2):
-        gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-        assert len(read_all(gate)[0]) == 20 * SEGMENT
-        gate.close()
-    partition.release()
-    consumer.close()
-    producer.close()
+        for _ in range(2):
+            gate = remote_gate(consumer, producer, (result_partition_id(), 0))
+            assert len(read_all(gate)[0]) == 20 * SEGMENT
+            gate.close()
+        partition.release()
 
     assert list(tmp_path.iterdir()) == [], "the file stays for readers that have not left, and no longer"
 
@@ -643,23 +449,17 @@ def on_loop(node: Node, function: Callable[[], list[ViewReaderStatistics]]) -> l
 @pytest.mark.parametrize("busy_poll_us", [0, 1000])
 def test_a_loop_that_reads_looks_for_more_if_it_is_told_to(busy_poll_us: int) -> None:
     """The producer's does not: nothing that it waits for is urgent."""
-    config = small_config(busy_poll_us=busy_poll_us)
-    consumer, producer = (
-        start_node("consumer", use_uvloop=True, config=config),
-        start_node("producer", use_uvloop=True, config=config),
-    )
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-    gate = remote_gate(consumer, producer, (partition.partition_id, 0))
-    end = in_thread(finish_after, in_thread(emit, partition, 3), partition)
+    with running(busy_poll_us=busy_poll_us) as (producer, consumer):
+        partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
+        gate = remote_gate(consumer, producer, (partition.partition_id, 0))
+        end = in_thread(finish_after, in_thread(emit, partition, 3), partition)
 
-    assert read_all(gate) == [bytes(3 * SEGMENT)]
+        assert read_all(gate) == [bytes(3 * SEGMENT)]
 
-    pollers = consumer.environment.busy_poller, producer.environment.busy_poller
-    if busy_poll_us:
-        assert [poller is not None and poller.num_looks > 0 for poller in pollers] == [True, False]
-    else:
-        assert pollers == (None, None), "it costs nothing"
-    end.join(PATIENCE_S)
-    gate.close()
-    consumer.close()
-    producer.close()
+        pollers = consumer.environment.busy_poller, producer.environment.busy_poller
+        if busy_poll_us:
+            assert [poller is not None and poller.num_looks > 0 for poller in pollers] == [True, False]
+        else:
+            assert pollers == (None, None), "it costs nothing"
+        end.join(PATIENCE_S)
+        gate.close()

@@ -236,9 +236,7 @@ def test_parameters_are_noted_as_the_standard_library_notes_them() -> None:
 
 
 def test_a_program_that_ctrl_c_has_ended_is_known_to_have_ended_so() -> None:
-    """The exit code tells of Ctrl-C although methods are made while exit functions run: Python forgets it where a text
-    is executed.
-    """
+    """Although methods are made while exit functions run: Python forgets it where a text is executed."""
     text = (
         "import atexit\nfrom netstack.late import dataclass\n@dataclass\nclass Late:\n    'x'\n    x: int\n"
         "atexit.register(lambda: print(Late(1)))\nraise KeyboardInterrupt"
@@ -279,9 +277,7 @@ def test_fields_that_are_no_parameters_get_their_values(make: Any, is_slotted: b
 
 
 def test_many_imports_leave_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
-    """The collector stays on or off, with the objects that the program has frozen, also after an error; garbage is
-    collected later.
-    """
+    """On or off, with the frozen objects, also after an error; garbage is collected later."""
     (tmp_path / "good.py").write_text("import gc\nwas_on = gc.isenabled()\n")
     (tmp_path / "bad.py").write_text("raise ValueError('bad')\n")
     text = f"""
@@ -365,9 +361,7 @@ def run_program(text: str) -> str:
 
 
 def test_numpy_is_imported_when_a_line_needs_it_and_then_takes_the_place_of_its_stand_in() -> None:
-    """A hot path pays nothing: the name in the module is that of the real one from then on, in modules that come later,
-    too.
-    """
+    """A hot path pays nothing, also in modules that come later."""
     program = """
 import sys
 import flowlet.records as early

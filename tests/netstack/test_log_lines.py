@@ -13,9 +13,7 @@ LOG = LogLines("netstack.test")
 
 
 def test_without_any_configuration_a_warning_is_on_standard_error_alone() -> None:
-    """A warning is on standard error alone; the test needs a process of its own, since pytest has configured the
-    standard library's loggers.
-    """
+    """A process of its own, since pytest has configured the standard library's loggers."""
     program = (
         "from netstack.log_lines import LogLines; log = LogLines('x'); log.info('unseen'); log.warning('it is "
         "late', peer='p', n=3)"

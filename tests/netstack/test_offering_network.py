@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError, ResourceClosedError
 from netstack.flow.offer_book import GateShape, Stage
-from netstack.gate.offered_input_gate import OfferedGates
+from netstack.gate.offered_input_gate import OfferedGates, OfferedInputGate
 from netstack.handlers.partition_request_client_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
@@ -31,6 +31,7 @@ from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Heartbeat, Message, PartitionRequest
 from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer, gate_token
 from tests.netstack.connections import until
+from tests.netstack.partition.producing import Producing
 from tests.netstack.transport.authority import Authority
 from tests.netstack.wire.samples import PARTITION
 from tests.waiting import PATIENCE_S
@@ -41,6 +42,7 @@ CONFIG = NetstackConfig(
 )
 TYPE = b"T" * 16
 GATE = GateIdentity(b"J" * 16, "clicks", time.time_ns() // 1_000_000 + 3_600_000)
+ACCESS = GateAccess(GATE, gate_token(SECRET, GATE))
 
 
 class Listener(ChannelHandler):
@@ -89,6 +91,10 @@ async def say(
     return heard
 
 
+def open_gate(environment: NetworkEnvironment) -> OfferedInputGate:
+    return environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+
+
 def offer_of(attempt: int = 0, subtask: int = 0) -> SubpartitionOffer:
     return SubpartitionOffer(bytes((attempt,)) * 16, PARTITION, subtask, 2, 0, "job", 0, 0, attempt, TYPE)
 
@@ -98,7 +104,7 @@ async def test_an_offer_is_requested_over_the_connection_that_the_producer_diall
 ) -> None:
     """The request has all exclusive buffers of the new channel as its credit."""
     address = await environment.start("127.0.0.1", 0)
-    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate = open_gate(environment)
     gate.request_partitions()
 
     [request] = await say(address, offer_of())
@@ -123,7 +129,7 @@ async def test_a_gates_token_requests_no_partitions(environment: NetworkEnvironm
 
 async def test_offers_to_a_gate_or_subtask_that_is_not_here_are_refused(environment: NetworkEnvironment) -> None:
     address = await environment.start("127.0.0.1", 0)
-    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate = open_gate(environment)
     answers = [await say(address, offer_of(subtask=1)), await say(address, offer_of(), replace(GATE, name="other"))]
     gate.close()
     answers.append(await say(address, offer_of()))
@@ -154,16 +160,14 @@ async def test_a_token_that_is_not_right_opens_nothing(
 
 
 async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environment: NetworkEnvironment) -> None:
-    """A process pushes into gates of many jobs, one after the other: it does not take up one TaskManager's connections
-    for ever.
-    """
+    """A process that pushes into gates of many jobs does not take up a TaskManager's connections."""
     address = await environment.start("127.0.0.1", 0)
-    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate = open_gate(environment)
     now = [0.0]
     offering = OfferingNetwork(environment, environment_loop(environment), clock=lambda: now[0])
-    open_partition, others = await offered(environment, offering, GATE, address), 3
+    open_partition, others = await offered_to(environment, offering, GATE, address), 3
     for number in range(others):
-        ended = await offered(environment, offering, replace(GATE, name=f"ended {number}"), address)
+        ended = await offered_to(environment, offering, replace(GATE, name=f"ended {number}"), address)
         ended.abort(RuntimeError("refused"))
         ended.withdraw()
         ended.partition.close()
@@ -189,19 +193,19 @@ async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longe
 ) -> None:
     """Earlier offers stay on the older connection; a connection that has time is shared, whatever the token."""
     address = await environment.start("127.0.0.1", 0)
-    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate = open_gate(environment)
     now_ms = [GATE.expires_ms - 3_000_000]
     offering = OfferingNetwork(
         environment, environment_loop(environment), clock=lambda: 0.0, clock_ms=lambda: now_ms[0]
     )
     younger = replace(GATE, expires_ms=GATE.expires_ms + 1)
-    first = await offered(environment, offering, GATE, address, 0)
-    second = await offered(environment, offering, younger, address, 1)
+    first = await offered_to(environment, offering, GATE, address, 0)
+    second = await offered_to(environment, offering, younger, address, 1)
     assert offering.num_connections == 1
 
     now_ms[0] = GATE.expires_ms - 299_000
-    third = await offered(environment, offering, younger, address, 2)
-    fourth = await offered(environment, offering, younger, address, 3)
+    third = await offered_to(environment, offering, younger, address, 2)
+    fourth = await offered_to(environment, offering, younger, address, 3)
 
     assert environment.num_accepted_connections == offering.num_connections == 2
     every = [first, second, third, fourth]
@@ -230,71 +234,71 @@ class HeldConnect:
         return channel
 
 
-def unsent(environment: NetworkEnvironment) -> OfferedPartition:
-    partition = environment.create_result_partition("producer", PARTITION, 1)
-    return OfferedPartition(partition, 1)
+@pytest.fixture
+def offering(environment: NetworkEnvironment) -> OfferingNetwork:
+    return OfferingNetwork(environment, environment_loop(environment))
 
 
-async def test_nothing_is_offered_over_a_network_that_was_closed(environment: NetworkEnvironment) -> None:
-    """A closed network opens neither a connection nor a timer."""
+async def offer_once(environment: NetworkEnvironment, offering: OfferingNetwork) -> None:
+    """Offer a partition to the environment's own data port; it is closed in the end."""
     address = await environment.start("127.0.0.1", 0)
-    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
+    partition = OfferedPartition(environment.create_result_partition("producer", PARTITION, 1), 1)
+    try:
+        await offering.offer(ACCESS, [(address, offer_of())], partition, PATIENCE_S)
+    finally:
+        partition.partition.close()
+
+
+async def test_nothing_is_offered_over_a_network_that_was_closed(
+    environment: NetworkEnvironment, offering: OfferingNetwork
+) -> None:
+    """A closed network opens neither a connection nor a timer."""
     await offering.close()
 
     with pytest.raises(
         ResourceClosedError,
         match=r"no partition can be offered to .*clicks.*: the connections of producers were closed",
     ):
-        await offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
+        await offer_once(environment, offering)
 
     assert offering.num_connections == 0
-    partition.partition.close()
 
 
 async def test_an_offer_that_waits_for_a_connection_hears_that_the_network_was_closed(
-    environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+    environment: NetworkEnvironment, offering: OfferingNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiting offer fails because of the close, not as if it had been cancelled itself."""
-    address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
-    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
-    waiting = asyncio.create_task(
-        offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
-    )
+    held = HeldConnect(monkeypatch)
+    waiting = asyncio.create_task(offer_once(environment, offering))
     await held.begun.wait()
 
     await offering.close()
 
     with pytest.raises(ResourceClosedError, match="were closed"):
         await waiting
-    partition.partition.close()
 
 
 async def test_a_connection_that_is_ready_while_the_network_closes_takes_no_offer(
-    environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+    environment: NetworkEnvironment, offering: OfferingNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
-    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
+    held = HeldConnect(monkeypatch)
     closings: list[asyncio.Task[None]] = []
     held.when_ready = lambda: closings.append(asyncio.create_task(offering.close()))
     held.may_go_on.set()
 
     with pytest.raises(ResourceClosedError, match="were closed"):
-        await offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
+        await offer_once(environment, offering)
 
     await asyncio.gather(*closings)
     await until(lambda: environment.num_accepted_connections == 0)
-    partition.partition.close()
 
 
 async def test_an_attempt_that_was_cancelled_is_forgotten_like_any_other(
-    environment: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+    environment: NetworkEnvironment, offering: OfferingNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancelled attempt does not stay in the network; a loop that ends cancels all its tasks like this."""
-    address, held = await environment.start("127.0.0.1", 0), HeldConnect(monkeypatch)
-    offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
-    waiting = asyncio.create_task(
-        offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
-    )
+    held = HeldConnect(monkeypatch)
+    waiting = asyncio.create_task(offer_once(environment, offering))
     await held.begun.wait()
 
     [attempt] = [task for task in asyncio.all_tasks() if task.get_name().startswith("offer to")]
@@ -304,7 +308,6 @@ async def test_an_attempt_that_was_cancelled_is_forgotten_like_any_other(
 
     assert offering.num_connections == 0
     await offering.close()
-    partition.partition.close()
 
 
 async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: Path) -> None:
@@ -314,7 +317,7 @@ async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: 
     security = replace(SecurityConfig.mutual_tls(authority.issue("taskmanager"), SECRET), failure_delay_s=0.0)
     environment = NetworkEnvironment(replace(CONFIG, security=security), door)
     address = await environment.start("127.0.0.1", 0)
-    gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
+    gate = open_gate(environment)
     gate.request_partitions()
     known, unknown = authority.issue("producer"), stranger.issue("stranger")
 
@@ -324,7 +327,7 @@ async def test_producers_of_other_machines_offer_inside_of_mutual_tls(tmp_path: 
             await refused.offer(GateAccess(GATE, token), [(address, offer_of())], never_offered(), PATIENCE_S)
         await refused.close()
     offering = OfferingNetwork(environment, door, tls=known)
-    partition = await offered(environment, offering, GATE, address, 1)
+    partition = await offered_to(environment, offering, GATE, address, 1)
 
     await until(lambda: partition.late_subtasks(Stage.REQUESTED) == [1])
     partition.withdraw()
@@ -400,7 +403,7 @@ def environment_loop(environment: NetworkEnvironment) -> EventLoopThread:
     return environment._loop
 
 
-async def offered(
+async def offered_to(
     environment: NetworkEnvironment,
     offering: OfferingNetwork,
     gate: GateIdentity,
@@ -424,3 +427,58 @@ def never_offered() -> OfferedPartition:
 
 def result_partition_id(name: str) -> ResultPartitionID:
     return ResultPartitionID(intermediate_partition_id(name.encode().ljust(16, b" ")[:16], 0), PARTITION.producer)
+
+
+# ---------------------------------------------------------------- the progress of an offer
+
+
+FIRST, SECOND = ResourceClosedError("first"), ResourceClosedError("second")
+
+
+@pytest.fixture
+def offered() -> Iterator[OfferedPartition]:
+    producing = Producing(2)
+    yield OfferedPartition(producing.partition, 2)
+    producing.close()
+
+
+def test_the_slowest_subtask_says_how_far_it_is(offered: OfferedPartition) -> None:
+    offered.advanced(0, Stage.PROCESSED)
+    assert not offered.wait_for(Stage.QUEUED, 0)
+    assert offered.wait_for(Stage.PROCESSED, 0, num_first=1)
+    assert offered.late_subtasks(Stage.REQUESTED) == [1]
+    offered.advanced(1, Stage.REQUESTED)
+    offered.advanced(0, Stage.REQUESTED)  # it was further
+    assert offered.wait_for(Stage.REQUESTED, 0)
+    assert offered.late_subtasks(Stage.PROCESSED) == [1]
+
+
+def test_to_leave_is_the_end_only_after_everything_was_processed(offered: OfferedPartition) -> None:
+    offered.advanced(0, Stage.PROCESSED)
+    offered.left(0, FIRST)
+    assert (offered.failure, offered.partition.is_released) == (None, False)
+    offered.left(1, SECOND)
+    assert (offered.failure, offered.partition.is_released) == (SECOND, True)
+
+
+def test_a_lost_way_is_a_failure_unless_that_subtask_was_through(offered: OfferedPartition) -> None:
+    """After all records were processed, too: the subtask may not have seen the end."""
+    for subtask in range(2):
+        offered.advanced(subtask, Stage.PROCESSED)
+    offered.left(0, FIRST)
+    offered.lost(0, FIRST)
+    assert offered.failure is None
+    offered.lost(1, SECOND)
+    offered.abort(FIRST)
+    assert offered.failure is SECOND
+    assert repr(offered).startswith("<OfferedPartition ['ENDED', 'PROCESSED'], failed: second, ")
+
+
+def test_nothing_fails_after_the_end(offered: OfferedPartition) -> None:
+    """The partition does, if the producer wants it."""
+    for subtask in range(2):
+        offered.advanced(subtask, Stage.ENDED)
+    offered.lost(0, FIRST)
+    assert (offered.failure, offered.partition.is_released) == (None, False)
+    offered.abort(FIRST)
+    assert (offered.failure, offered.partition.is_released) == (None, True)

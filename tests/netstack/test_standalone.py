@@ -1,6 +1,5 @@
 """The API for programs that use the network stack alone, over real sockets on loopback."""
 
-import asyncio
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from netstack import (
     ProducerFailedError,
     ProducerState,
     ResourceClosedError,
+    ResultPartition,
     ResultPartitionID,
     ResultPartitionType,
     SecurityConfig,
@@ -57,6 +57,17 @@ def consumer() -> Iterator[StandaloneNetwork]:
         yield network
 
 
+@pytest.fixture
+def partition(producer: StandaloneNetwork) -> ResultPartition:
+    return producer.create_partition(PARTITION)
+
+
+@pytest.fixture
+def gate(partition: ResultPartition, producer: StandaloneNetwork, consumer: StandaloneNetwork) -> SingleInputGate:
+    """A gate that reads it."""
+    return consumer.open_gate([channel(producer.serve())])
+
+
 def channel(address: ConnectionID, subpartition: int = 0, initial_credit: int = 2) -> ChannelSpec:
     return ChannelSpec(PARTITION, subpartition, address, initial_credit)
 
@@ -74,13 +85,7 @@ def read_one(gate: SingleInputGate) -> bytes | Event | None:
     return data
 
 
-def test_buffers_and_events_are_read_one_by_one_in_order(
-    producer: StandaloneNetwork, consumer: StandaloneNetwork
-) -> None:
-    partition = producer.create_partition(PARTITION)
-    address = producer.serve()
-    gate = consumer.open_gate([channel(address)])
-
+def test_buffers_and_events_are_read_one_by_one_in_order(partition: ResultPartition, gate: SingleInputGate) -> None:
     partition.emit_record(b"a" * 1024, 0)
     partition.emit_record(b"b" * 10, 0)
     partition.notify_end_of_data(StopMode.DRAIN)
@@ -131,16 +136,9 @@ def test_a_reader_that_recycles_nothing_gets_no_more_than_its_initial_credit(
         assert found.buffer is not None
         found.buffer.recycle()
     assert read_one(slow) == b"x" * 1024
-    for gate in (slow, quick):
-        gate.close()
-    partition.close()
 
 
-def test_closing_the_gate_cancels_and_the_producer_runs_on(
-    producer: StandaloneNetwork, consumer: StandaloneNetwork
-) -> None:
-    partition = producer.create_partition(PARTITION)
-    gate = consumer.open_gate([channel(producer.serve())])
+def test_closing_the_gate_cancels_and_the_producer_runs_on(partition: ResultPartition, gate: SingleInputGate) -> None:
     partition.emit_record(b"x" * 1024, 0)
     partition.flush_all()
     assert read_one(gate) == b"x" * 1024
@@ -155,10 +153,8 @@ def test_closing_the_gate_cancels_and_the_producer_runs_on(
 
 
 def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(
-    producer: StandaloneNetwork, consumer: StandaloneNetwork
+    partition: ResultPartition, gate: SingleInputGate
 ) -> None:
-    partition = producer.create_partition(PARTITION)
-    gate = consumer.open_gate([channel(producer.serve())])
     partition.emit_record(b"half a file", 0)
     partition.flush_all()
     assert read_one(gate) == b"half a file"
@@ -167,14 +163,9 @@ def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(
 
     with pytest.raises(ProducerFailedError, match="closed before it was finished"):
         gate.get_next(PATIENCE_S)
-    gate.close()
 
 
-def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(
-    producer: StandaloneNetwork, consumer: StandaloneNetwork
-) -> None:
-    partition = producer.create_partition(PARTITION)
-    gate = consumer.open_gate([channel(producer.serve())])
+def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(partition: ResultPartition, gate: SingleInputGate) -> None:
     closer = threading.Thread(target=gate.close)
 
     closer.start()
@@ -182,7 +173,6 @@ def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(
         gate.get_next(PATIENCE_S)
 
     closer.join()
-    partition.close()
 
 
 class Consumers:
@@ -249,10 +239,8 @@ def test_a_producer_learns_who_has_acknowledged_and_who_left(
     partition.release()
 
 
-def test_a_buffer_is_ended_early(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_a_buffer_is_ended_early(partition: ResultPartition, gate: SingleInputGate) -> None:
     """``finish_buffer`` ends a buffer, while a flush only hands out its bytes and goes on filling it."""
-    partition = producer.create_partition(PARTITION)
-    gate = consumer.open_gate([channel(producer.serve())])
     partition.emit_record(b"a", 0)
     assert partition.subpartitions[0].num_queued_buffers == 1
     partition.finish_buffer(0)
@@ -260,21 +248,15 @@ def test_a_buffer_is_ended_early(producer: StandaloneNetwork, consumer: Standalo
     assert read_one(gate) == b"a"
     partition.finish()
     assert [read_one(gate), read_one(gate), read_one(gate)] == [b"b", EndOfPartition(), None]
-    gate.close()
-    partition.close()
 
 
-def test_a_timeout_is_no_end(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
-    partition = producer.create_partition(PARTITION)
-    gate = consumer.open_gate([channel(producer.serve())])
+def test_a_timeout_is_no_end(partition: ResultPartition, gate: SingleInputGate) -> None:
     with pytest.raises(TimeoutError, match="nothing came within 0 s"):
         gate.get_next(0)
     with pytest.raises(TimeoutError):
         gate.get_many(4, 0)
     partition.finish()
     assert [read_one(gate), gate.get_next(PATIENCE_S), gate.get_many(4, PATIENCE_S)] == [EndOfPartition(), None, []]
-    gate.close()
-    partition.close()
 
 
 def test_a_state_checker_decides_about_a_partition_that_is_not_found() -> None:
@@ -295,9 +277,7 @@ def test_a_state_checker_decides_about_a_partition_that_is_not_found() -> None:
     assert asked == [PARTITION]
 
 
-def test_waiting_for_a_consumer_ends_with_its_time(producer: StandaloneNetwork) -> None:
-    partition = producer.create_partition(PARTITION)
-
+def test_waiting_for_a_consumer_ends_with_its_time(partition: ResultPartition) -> None:
     assert not wait_consumed(partition, 0.0)
     partition.close()
     assert wait_consumed(partition, 0.0)
@@ -362,19 +342,11 @@ WHAT_A_PROGRAM_NEEDS = {
 
 
 def test_what_is_exported_is_what_a_program_needs() -> None:
-    """Exactly the names that programs need are exported, since an exported name cannot be changed without breaking
-    programs.
-    """
+    """An exported name cannot be changed without breaking programs."""
     needed = [name for names in WHAT_A_PROGRAM_NEEDS.values() for name in names.split()]
 
     assert sorted(needed) == sorted(vars(netstack)["__all__"])
     assert all(hasattr(netstack, name) for name in needed)
-
-
-def test_every_public_name_exists_and_none_needs_a_running_loop() -> None:
-    assert all(hasattr(netstack, name) for name in vars(netstack)["__all__"])
-    with pytest.raises(RuntimeError):
-        asyncio.get_running_loop()
 
 
 def test_a_network_that_cannot_be_made_leaves_no_thread_behind() -> None:

@@ -1,8 +1,10 @@
 """The times at which a connection needs a heartbeat, and at which its peer counts as lost."""
 
+from itertools import islice
+
 import pytest
 
-from netstack.flow.heartbeats import Heartbeats, Silence, Verdict
+from netstack.flow.heartbeats import Backoff, Heartbeats, Silence, Verdict
 
 
 def looks(
@@ -16,9 +18,7 @@ def looks(
 
 
 def test_a_quiet_end_sends_before_its_peer_has_waited_an_interval() -> None:
-    """A connection is looked at twice per interval; bytes that were sent count as a sign of life until the look after
-    the next.
-    """
+    """Bytes that were sent count until the look after the next."""
     heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
 
     assert heartbeats.look_s == 1.0
@@ -48,9 +48,7 @@ def test_one_byte_is_a_sign_of_life() -> None:
 
 
 def test_the_time_in_which_this_end_stood_still_is_no_silence_of_its_peer() -> None:
-    """After SIGSTOP, a debugger or a busy loop the peer is not lost: the bytes that arrived meanwhile are read only
-    after the first look.
-    """
+    """The bytes that arrived meanwhile are read only after the first look."""
     heartbeats = Heartbeats(2.0, 10.0, now_s=0.0)
 
     assert heartbeats.look(3600.0, 0, 0) is Verdict.SEND
@@ -92,3 +90,24 @@ def test_a_peer_that_was_heard_gets_the_whole_timeout_again() -> None:
     verdicts = [silence.look(now_s) for now_s in (20.0, 30.0, 40.0, 50.0, 60.0, 62.9, 63.0)]
 
     assert verdicts == [False] * 6 + [True]
+
+
+# ---------------------------------------------------------------- the delay before another try
+
+
+def test_each_delay_is_longer_than_the_one_before_up_to_the_longest() -> None:
+    assert list(islice(Backoff(0.1, 0.5).delays(), 5)) == [0.1, 0.2, 0.4, 0.5, 0.5]
+    assert list(islice(Backoff(1, 100, factor=3).delays(), 4)) == [1, 3, 9, 27]
+
+
+def test_the_first_delay_is_never_above_the_longest() -> None:
+    assert Backoff(10, 3).delay(1) == 3
+
+
+def test_jitter_takes_off_its_share_at_most() -> None:
+    backoff = Backoff(8, 8, jitter=0.5)
+    assert [backoff.delay(1, chance) for chance in (0, 0.5, 1)] == [8, 6, 4]
+
+
+def test_failures_without_number_have_the_longest_delay() -> None:
+    assert Backoff(0.1, 5.0).delay(10_000) == 5.0

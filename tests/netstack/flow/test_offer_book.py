@@ -51,9 +51,7 @@ def test_a_repeated_attempt_is_refused_unless_the_first_was_aborted() -> None:
     ],
 )
 def test_an_offer_has_to_agree_with_the_gate(change: dict[str, object], code: RefusalCode | None) -> None:
-    """An offer must fit the gate, but may announce fewer producers than it waits for: another job may bring the
-    rest.
-    """
+    """It may announce fewer producers: another job may bring the rest."""
     assert code_of(OfferBook(SHAPE).admit(replace(offer_of(0), **change))) is code  # type: ignore[arg-type]  # one field each
 
 
@@ -84,9 +82,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_crowd_waits_in_the_order_of_its_arrival() -> None:
-    """No offer overtakes another one, not even when there is room; an offer that is wrong in itself is refused for that
-    reason first.
-    """
+    """Even when there is room; an offer that is wrong in itself is refused for that reason first."""
     book = OfferBook(SHAPE, max_open=2)
     for partition in range(2):
         assert book.admit(offer_of(partition)) is None

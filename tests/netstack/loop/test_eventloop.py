@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -152,7 +151,9 @@ def test_an_exception_goes_to_the_loops_handler_and_the_next_function_runs(loop_
     assert seen == ["after"]
 
 
-def test_functions_of_many_threads_run_once_each_and_in_the_order_of_each_thread(loop_thread: EventLoopThread) -> None:
+def test_functions_of_many_threads_run_once_each_and_in_the_order_of_each_thread(
+    loop_thread: EventLoopThread, tiny_switch_interval: None
+) -> None:
     """Functions of eight threads run once each, in the order of each thread, even under a tiny switch interval."""
     seen: list[tuple[int, int]] = []
 
@@ -160,17 +161,12 @@ def test_functions_of_many_threads_run_once_each_and_in_the_order_of_each_thread
         for number in range(500):
             loop_thread.execute_threadsafe(seen.append, (producer, number))
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        producers = [threading.Thread(target=produce, args=(producer,)) for producer in range(8)]
-        for thread in producers:
-            thread.start()
-        for thread in producers:
-            thread.join()
-        wait_until_executed(loop_thread)
-    finally:
-        sys.setswitchinterval(interval)
+    producers = [threading.Thread(target=produce, args=(producer,)) for producer in range(8)]
+    for thread in producers:
+        thread.start()
+    for thread in producers:
+        thread.join()
+    wait_until_executed(loop_thread)
 
     for producer in range(8):
         assert [number for which, number in seen if which == producer] == list(range(500))
@@ -197,7 +193,7 @@ def test_close_executes_what_was_accepted_and_refuses_the_rest(loop_thread: Even
     assert "closed" in repr(loop_thread)
 
 
-def test_close_races_with_producers(loop_thread: EventLoopThread) -> None:
+def test_close_races_with_producers(loop_thread: EventLoopThread, tiny_switch_interval: None) -> None:
     """Every accepted function is executed exactly once; all others are refused."""
     seen: list[tuple[int, int]] = []
     accepted: list[list[tuple[int, int]]] = [[] for _ in range(4)]
@@ -212,18 +208,13 @@ def test_close_races_with_producers(loop_thread: EventLoopThread) -> None:
                 return
             accepted[producer].append((producer, number))
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        producers = [threading.Thread(target=produce, args=(producer,)) for producer in range(4)]
-        for thread in producers:
-            thread.start()
-        is_started.wait(PATIENCE_S)
-        loop_thread.close()
-        for thread in producers:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    producers = [threading.Thread(target=produce, args=(producer,)) for producer in range(4)]
+    for thread in producers:
+        thread.start()
+    is_started.wait(PATIENCE_S)
+    loop_thread.close()
+    for thread in producers:
+        thread.join()
 
     assert sorted(seen) == sorted(entry for entries in accepted for entry in entries)
 
@@ -353,30 +344,28 @@ def test_a_step_that_fails_before_the_loop_is_closed_is_told_as_that(
     assert "Event loop stopped before Future completed." in record.getMessage()
 
 
-class Interrupted:
-    """A loop that something stops while its generators are shut down."""
+class Broken:
+    """A loop of which one step fails."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+class Interrupted(Broken):
+    """Something stops the loop while its generators are shut down."""
 
     async def shutdown_asyncgens(self) -> None:
         raise RuntimeError("Event loop stopped before Future completed.")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
 
-
-class Unclosable:
-    """A loop whose close fails as uvloop's does with an open handle."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+class Unclosable(Broken):
+    """Its close fails as uvloop's does with an open handle."""
 
     def close(self) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
 
 
 def test_a_loop_thread_cannot_close_itself(loop_thread: EventLoopThread) -> None:

@@ -47,9 +47,7 @@ def test_a_guarded_socket_is_closed_in_the_child_alone() -> None:
 
 
 def test_a_number_that_belongs_to_another_file_by_now_stays_open() -> None:
-    """A fork between the close of a socket and the release of its guard does not close another file that got the
-    number.
-    """
+    """The fork comes between the close of a socket and the release of its guard."""
     near, far = socket.socketpair()
     with far:
         number = near.fileno()
@@ -100,9 +98,7 @@ def test_a_child_does_not_listen_at_its_parents_port() -> None:
 
 
 def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
-    """Both ends of a connection and its listener are closed in the child; the parent's sockets, and other ports, stay
-    open.
-    """
+    """The parent's sockets, and other ports, stay open."""
     listener, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
     with listener, other, socket.create_connection(listener.getsockname()) as client:
         accepted, _ = listener.accept()
@@ -122,9 +118,7 @@ def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
 
 
 def child_of_serving_thread(function: Callable[[], object]) -> int:
-    """Return how a child ends that is forked on a thread of ours, and runs ``function`` before it goes on with the
-    thread's work.
-    """
+    """Return how a child ends that a thread of ours forks, and that runs ``function`` first."""
     children: list[int] = []
 
     def work() -> None:
@@ -198,9 +192,7 @@ def test_a_child_of_any_other_thread_goes_on() -> None:
 
 
 def test_the_loop_of_a_child_ends_with_its_present_pass() -> None:
-    """A coroutine of a user's that forks, and waits for something in the child: the child shares the selector of its
-    parent.
-    """
+    """A user's coroutine forks and waits in the child, which shares the selector of its parent."""
     loop = EventLoopThread.start("forking")
     children: list[int] = []
 

@@ -10,14 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from netstack import (
-    ChannelSpec,
-    ConnectionID,
-    NetstackConfig,
-    RemoteProtocolError,
-    SecurityConfig,
-    StandaloneNetwork,
-)
+from netstack import ChannelSpec, ConnectionID, NetstackConfig, RemoteProtocolError, SecurityConfig, StandaloneNetwork
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, SERVER_MESSAGE_IDS

@@ -89,15 +89,6 @@ def data_header(
 
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
-def test_a_message_arrives_whole(message: Message) -> None:
-    """One frame is one message, and no byte is left over."""
-    decoder = make_decoder()
-
-    assert decoder.feed(frame_of(message)) == [message]
-    assert decoder.num_buffered_bytes == 0
-
-
-@pytest.mark.parametrize("message", ALL_MESSAGES)
 def test_a_message_arrives_byte_by_byte(message: Message) -> None:
     """A message is complete with its last byte, not before."""
     decoder, frame = make_decoder(), frame_of(message)
@@ -119,18 +110,6 @@ def test_a_message_may_be_cut_anywhere(message: Message) -> None:
         assert feed_in_parts(decoder, [frame[:cut], frame[cut:], frame_of(CloseRequest())]) == [message, CloseRequest()]
 
 
-@pytest.mark.parametrize("message", ALL_MESSAGES)
-def test_a_message_with_the_beginning_of_the_next_one_behind_it(message: Message) -> None:
-    """Trailing bytes of a read belong to the next frame."""
-    decoder = make_decoder()
-    frame, following = frame_of(message), frame_of(AddCredit(RECEIVER, 3))
-
-    first = decoder.feed(frame + following[:11])
-    second = decoder.feed(following[11:])
-
-    assert (first, second) == ([message], [AddCredit(RECEIVER, 3)])
-
-
 FIXED_SIZES = {2: 97, 4: 25, 5: 9, 6: 29, 7: 25, 8: 25, 9: 29, 10: 29, 11: 33, 65: 41, 66: 11}
 
 
@@ -144,22 +123,6 @@ def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header
 
     with pytest.raises(RemoteProtocolError, match=f"message id {message_id} has {length} bytes"):
         make_decoder().feed(struct.pack(">IIB", length, MAGIC, message_id))
-
-
-def test_one_read_may_hold_all_messages() -> None:
-    """The messages of one read come in the order in which they were sent."""
-    assert make_decoder().feed(b"".join(map(frame_of, ALL_MESSAGES))) == ALL_MESSAGES
-
-
-@given(st.lists(st.sampled_from(ALL_MESSAGES), max_size=12), st.data())
-def test_the_cuts_do_not_matter(messages: list[Message], data: st.DataObject) -> None:
-    """A stream may be cut at any positions, through a staging buffer smaller than most frames."""
-    stream = b"".join(map(frame_of, messages))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
-    parts = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    decoder = make_decoder(staging_bytes=data.draw(st.integers(9, 300)))
-
-    assert feed_in_parts(decoder, parts) == messages
 
 
 class ChoosyAllocator(HeapAllocator):
@@ -276,9 +239,7 @@ def test_hist_1761_an_empty_buffer_is_a_message_like_any_other() -> None:
 
 
 def test_hist_10356_every_frame_consumes_the_length_that_it_declares() -> None:
-    """After any message the next one begins where its length says, so that a body can neither borrow nor leave
-    bytes.
-    """
+    """A body can neither borrow nor leave bytes."""
     for message in ALL_MESSAGES:
         decoder = make_decoder()
         frame = frame_of(message)
@@ -344,6 +305,7 @@ def test_corrupted_streams_raise_only_documented_errors(messages: list[Message],
     [
         (struct.pack(">IIB", 9, 0xBADC0FFF, 5), "received the magic number BADC0FFF, expected BADC0FFE"),
         (struct.pack(">IIB", 47, 0, 0), "received the magic number 00000000"),
+        (b"\x16\x04zzzzzzz", r"expected BADC0FFE$"),  # no guess at a foreign protocol
         (struct.pack(">IIB", 9, MAGIC, 12), "unknown message id 12"),
         (struct.pack(">IIB", 9, MAGIC, 63), "unknown message id 63"),
         (struct.pack(">IIB", 9, MAGIC, 255), "unknown message id 255"),
@@ -422,9 +384,7 @@ def test_after_an_error_everything_is_refused() -> None:
 
 
 def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
-    """Good messages are returned first, like messages whose bytes come one by one; the error stands in ``failure`` and
-    is raised next.
-    """
+    """The error stands in ``failure``, and is raised next."""
     decoder = make_decoder()
 
     messages = decoder.feed(encode(AddCredit(RECEIVER, 1)) + bytes(9))
@@ -436,9 +396,7 @@ def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
 
 
 def test_a_payload_lands_in_the_buffer_of_its_receiver() -> None:
-    """The buffer is allocated when the header is complete, filled as the bytes come, and handed over with the
-    message.
-    """
+    """Allocated when the header is complete, and filled as the bytes come."""
     allocator = HeapAllocator()
     decoder = FedDecoder(allocator, max_data_frame_bytes=1024)
     frame = frame_of(response(b"payload"))
@@ -545,9 +503,7 @@ def test_only_accepted_messages_are_understood(accepted: frozenset[int], message
 
 
 def test_every_message_goes_to_one_side_or_belongs_to_the_handshake() -> None:
-    """The four sets of messages are disjoint and complete: gates and offering producers understand one message more
-    each.
-    """
+    """Gates and offering producers understand one message more each."""
     sets = (HANDSHAKE_MESSAGE_IDS, OFFERING_MESSAGE_IDS, GATE_MESSAGE_IDS, {HEARTBEAT_ID})
     assert set().union(*sets) == ALL_MESSAGE_IDS == set(FRAME_BYTES)
     assert sum(map(len, sets)) == len(ALL_MESSAGE_IDS)
@@ -556,9 +512,7 @@ def test_every_message_goes_to_one_side_or_belongs_to_the_handshake() -> None:
 
 
 def test_more_messages_can_be_accepted_from_the_next_read_on() -> None:
-    """After the handshake other messages are accepted; bytes of the read that had its last message were judged by the
-    old rule.
-    """
+    """Bytes of the read that had the last message are judged by the old rule."""
     decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, accepted_ids=HANDSHAKE_MESSAGE_IDS)
     impatient = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, accepted_ids=HANDSHAKE_MESSAGE_IDS)
 
@@ -604,16 +558,8 @@ def test_a_foreign_protocol_is_named(start: bytes, guess: str) -> None:
         decoder.feed(b"more")
 
 
-def test_other_garbage_is_not_guessed_at() -> None:
-    """The text ends with the magic number."""
-    with pytest.raises(RemoteProtocolError, match=r"expected BADC0FFE$"):
-        make_decoder().feed(b"\x16\x04zzzzzzz")
-
-
 def test_tiny_reads_cost_linear_work() -> None:
-    """Each byte of a frame is moved at most once: a control frame of 1 MiB in small reads is not copied again and
-    again.
-    """
+    """Each byte of a frame is moved at most once."""
     decoder = FedDecoder(None, max_data_frame_bytes=1024, staging_bytes=64)
     frame = frame_of(TaskEventRequest(b"x" * 200_000, PARTITION, RECEIVER))
     decoder.feed(frame[:64])
@@ -644,9 +590,7 @@ def test_an_error_has_a_tighter_limit_that_every_error_of_ours_keeps() -> None:
 
 
 def test_a_broken_frame_does_not_keep_the_read_buffer_after_the_close() -> None:
-    """The error lives on in cycles of a closed channel, and its traceback's frames held the buffer: 1 MiB per hostile
-    connection.
-    """
+    """The error's traceback held it: 1 MiB per hostile connection."""
     decoder = make_decoder()
     memory = decoder.get_buffer().obj
     assert isinstance(memory, bytearray)

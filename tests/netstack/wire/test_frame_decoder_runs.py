@@ -74,17 +74,7 @@ def singles(messages: Sequence[Decoded]) -> list[object]:
         if isinstance(message, BufferRun):
             for position, buffer in enumerate(message.buffers):
                 number = message.sequence_number + position
-                found.append(
-                    (
-                        message.receiver,
-                        message.subpartition,
-                        number,
-                        DataType.DATA_BUFFER,
-                        False,
-                        (),
-                        bytes(buffer.view),
-                    )
-                )
+                found.append((*message[:2], number, DataType.DATA_BUFFER, False, (), bytes(buffer.view)))
         elif isinstance(message, BufferResponse):
             receiver, subpartition, number, _, *rest = message[:7]
             found.append((receiver, subpartition, number, *rest, content(message)))
@@ -131,9 +121,7 @@ def test_equal_frames_in_one_read_are_one_run() -> None:
 
 
 def test_what_differs_ends_a_run() -> None:
-    """A frame of other length, receiver, type, compression or partial sizes, another message, and an empty buffer end a
-    run.
-    """
+    """Length, receiver, type, compression, partial sizes, another message, an empty buffer."""
     messages = decoder_of(RunAllocator()).feed(MIXED)
 
     assert run_lengths(messages) == [4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 2]
@@ -179,13 +167,8 @@ def test_a_sequence_number_that_is_not_the_next_one_begins_a_run_of_its_own() ->
 
     messages = decoder_of(RunAllocator()).feed(stream)
 
-    assert [(each.sequence_number, len(each.buffers)) for each in messages if isinstance(each, BufferRun)] == [
-        (0, 2),
-        (5, 2),
-        (6, 2),
-        (MAX - 1, 2),
-        (-MAX - 1, 2),
-    ]
+    runs = [(each.sequence_number, len(each.buffers)) for each in messages if isinstance(each, BufferRun)]
+    assert runs == [(0, 2), (5, 2), (6, 2), (MAX - 1, 2), (-MAX - 1, 2)]
 
 
 @pytest.mark.parametrize(("broken", "expected"), [(0, []), (1, [1]), (2, [2]), (3, [3])])
@@ -229,9 +212,7 @@ def test_the_last_frame_of_a_read_may_be_incomplete() -> None:
 
 
 def test_a_read_full_of_small_buffers_that_nobody_takes_is_looked_at_once() -> None:
-    """An allocator that gave no buffers is not asked again for those frames: a thousand frames would cost half a
-    million looks.
-    """
+    """A thousand frames would cost half a million looks."""
     allocator = RunAllocator(0)
     frames = b"".join(frame(number, b"x") for number in range(500))
 

@@ -24,9 +24,7 @@ def sealed(frames: list[bytes], key: bytes = KEY) -> list[bytes]:
 
 
 def parts(frame: bytes) -> tuple[bytes, bytes]:
-    """Return the arguments of ``sign``: a frame of data is split before its payload, whose length is the header's last
-    word.
-    """
+    """Return the arguments of ``sign``: a frame of data is split before its payload."""
     if frame[FRAME_HEADER_BYTES - 1] != BUFFER_RESPONSE_ID:
         return frame, b""
     end = len(frame) - int.from_bytes(frame[43:47], "big")
@@ -106,9 +104,7 @@ def test_a_sealed_message_may_be_cut_anywhere(message: Message) -> None:
 def test_sealed_runs_are_the_same_for_every_cut(
     cuts: list[int], max_per_run: int, num_left: int, staging_bytes: int
 ) -> None:
-    """Any cut gives equal runs, however many buffers the allocator gives, even if the socket reads payloads into their
-    buffers itself.
-    """
+    """However many buffers there are, even if the socket reads into them itself."""
     plain = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048)
     decoder = decoder_of(RunAllocator(max_per_run, num_left), staging_bytes=staging_bytes, direct_read_bytes=50)
 
@@ -162,9 +158,7 @@ def feed_until_failure(decoder: FedDecoder, stream: bytes, cuts: list[int]) -> l
 
 
 def check_refused(stream: bytes, num_good: int, cuts: list[int]) -> None:
-    """Assert that no frame after the first ``num_good`` ones is delivered, and that ``close`` recycles every buffer
-    that was not delivered.
-    """
+    """Assert that at most ``num_good`` frames are delivered, and that ``close`` recycles all other buffers."""
     allocator = RunAllocator()
     decoder = decoder_of(allocator)
 

@@ -67,28 +67,21 @@ def test_garbage_is_refused_or_is_what_java_would_write(body: bytes) -> None:
     assert encode_utf(text)[2:] == body
 
 
-def class_with(num_fields: int) -> JavaClass:
-    return JavaClass("Crafted", "0" * 16, tuple(("I", "", "") for _ in range(num_fields)))
-
-
-def without_types(stream: bytes) -> bytes:
-    """Fields of a primitive type have none."""
-    return stream.replace(b"I\0\0t\0\0", b"I\0\0")
+def walked(*num_fields: int) -> tuple[str, str | None]:
+    """Return what is found out about a throwable whose classes have so many fields each."""
+    classes = [JavaClass("Crafted", "0" * 16, tuple(("I", "", "") for _ in range(number))) for number in num_fields]
+    # Fields of a primitive type have no name of a type.
+    return describe_throwable(memoryview(encode_throwable(classes, "why").replace(b"I\0\0t\0\0", b"I\0\0")))
 
 
 def test_a_class_with_too_many_fields_is_not_walked() -> None:
-    """A small frame that announces 65,535 fields, five times, is given up: their walk would hold the loop for half a
-    second.
-    """
-    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)], "why"))))[0] == "Crafted"
-    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65)], "why")))) == ("", None)
-    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65_535)] * 5, "why")))) == (
-        "",
-        None,
-    )
+    """A small frame announces 65,535 fields, five times: their walk would hold the loop."""
+    assert walked(64)[0] == "Crafted"
+    assert walked(65) == ("", None)
+    assert walked(*[65_535] * 5) == ("", None)
 
 
 def test_the_walk_of_a_throwable_is_bounded_as_a_whole() -> None:
     """Many classes with many fields each are given up, however well-formed."""
-    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)] * 7, "why"))))[0] == "Crafted"
-    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)] * 8, "why")))) == ("", None)
+    assert walked(*[64] * 7)[0] == "Crafted"
+    assert walked(*[64] * 8) == ("", None)

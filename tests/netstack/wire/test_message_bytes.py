@@ -14,12 +14,7 @@ from netstack.ids import (
     ResultPartitionID,
     input_channel_id,
 )
-from netstack.wire.message_bytes import (
-    FRAME_BYTES,
-    MAX_FRAME_BYTES,
-    decode_body,
-    encode,
-)
+from netstack.wire.message_bytes import FRAME_BYTES, MAX_FRAME_BYTES, decode_body, encode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -92,9 +87,7 @@ JAVA = bytes.fromhex("aced0005") + b"some serialized throwable xp"
 
 @pytest.mark.parametrize(("message", "golden"), GOLDEN)
 def test_frames_have_the_bytes_of_flink(message: Message, golden: str) -> None:
-    """Length (of the whole frame), magic, id and body, in the order of Flink's ``NettyMessage``;
-    the body reads back.
-    """
+    """Length (of the whole frame), magic, id and body, as in Flink's ``NettyMessage``."""
     frame = bytes.fromhex(golden)
 
     assert encode(message) == frame
@@ -242,42 +235,28 @@ def test_an_error_with_our_mark_that_we_would_not_write_is_a_foreign_one() -> No
 
 
 @pytest.mark.parametrize(
-    ("end", "receiver"),
+    ("body", "receiver"),
     [
-        (b"\0", None),
-        (b"\x01" + RECEIVER, RECEIVER),
-        (b"\x01" + input_channel_id(1, 0), input_channel_id(1, 0)),  # ends with a zero like a frame without receiver
-        (b"\x01" + bytes(15) + b"x", InputChannelID(bytes(15) + b"x")),
+        (JAVA + b"\0", None),
+        (JAVA + b"\x01" + RECEIVER, RECEIVER),
+        # Ends with a zero like a frame without receiver.
+        (JAVA + b"\x01" + input_channel_id(1, 0), input_channel_id(1, 0)),
+        (JAVA + b"\x01" + bytes(15) + b"x", InputChannelID(bytes(15) + b"x")),
+        # One for the whole connection ends with the stream's last byte and a zero.
+        (JAVA[:6] + b"\x01" + b"z" * 14 + b"p" + b"\0", None),
+        # A flag in the right place and an id that does not end with zero are enough.
+        (JAVA + b"?" + b"\x01" + RECEIVER, RECEIVER),
     ],
+    ids=["none", "a receiver", "zero at its end", "zeros in it", "a one inside is none", "an unusual last byte"],
 )
-def test_a_java_throwable_is_skipped_and_its_receiver_found(end: bytes, receiver: InputChannelID | None) -> None:
+def test_a_java_throwable_is_skipped_and_its_receiver_found(body: bytes, receiver: InputChannelID | None) -> None:
     """The throwable is not read, but the right channel gets the error."""
-    message = decode_body(1, memoryview(JAVA + end))
+    message = decode_body(1, memoryview(body))
 
     assert isinstance(message, ErrorResponse)
     assert message.code is ErrorCode.UNKNOWN
     assert "Java throwable" in message.message
     assert message.receiver == receiver
-
-
-def test_a_one_inside_a_java_throwable_is_no_receiver() -> None:
-    """A throwable for the whole connection ends with the stream's last byte and a zero, whatever byte is 17 bytes
-    before.
-    """
-    body = JAVA[:6] + b"\x01" + b"z" * 14 + b"p" + b"\0"
-
-    message = decode_body(1, memoryview(body))
-
-    assert isinstance(message, ErrorResponse)
-    assert message.receiver is None
-
-
-def test_a_java_stream_with_an_unusual_end_still_finds_its_receiver() -> None:
-    """Without the usual last byte, a flag in the right place and an id that does not end with zero are enough."""
-    message = decode_body(1, memoryview(JAVA + b"?" + b"\x01" + RECEIVER))
-
-    assert isinstance(message, ErrorResponse)
-    assert message.receiver == RECEIVER
 
 
 def test_long_error_texts_are_cut_between_characters() -> None:
