@@ -34,9 +34,7 @@ class Victim:
 
     @contextmanager
     def impatient(self, timeout_s: float) -> Iterator[None]:
-        """Give clients that connect in this block ``timeout_s`` for the handshake; friends have all the time they
-        need.
-        """
+        """Give clients that connect in this block ``timeout_s`` for the handshake."""
         security = self.server._security
         self.server._security = replace(security, handshake_timeout_s=timeout_s)
         yield

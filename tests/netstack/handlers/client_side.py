@@ -1,6 +1,7 @@
 """The end of a client's pipeline over an embedded channel, with gates of one channel each."""
 
 from collections.abc import Callable
+from typing import Any
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig, SecurityConfig
@@ -15,6 +16,7 @@ from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import OutboundFrame
 from netstack.wire.messages import ChannelOrder, DataType
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+from tests.netstack.rigs import Ending
 from tests.netstack.wire.samples import header_of_buffer
 
 SEGMENT = 1024
@@ -34,7 +36,7 @@ class ScriptedStateChecker:
         on_result(self.answers.pop(0))
 
 
-class Client:
+class Client(Ending):
     """The handler at the end of an embedded pipeline, with gates that hold one channel each.
 
     ``loop``: orders of the channels take the hop to it, as in production, and are carried out by ``run_pending``; None:
@@ -42,6 +44,7 @@ class Client:
     """
 
     def __init__(self, loop: EmbeddedEventLoop | None = None) -> None:
+        super().__init__()
         self.loop = loop
         self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
         self.handler = CreditBasedPartitionRequestClientHandler()
@@ -71,10 +74,11 @@ class Client:
         num_floating: int = 0,
         num_exclusive: int = EXCLUSIVE,
         state_checker: PartitionStateChecker | None = None,
+        **options: Any,
     ) -> SingleInputGate:
         """Return a gate with one channel, which was requested."""
         gate, _ = self.open_channels(
-            number, num_floating=num_floating, num_exclusive=num_exclusive, state_checker=state_checker
+            number, num_floating=num_floating, num_exclusive=num_exclusive, state_checker=state_checker, **options
         )
         return gate
 
@@ -84,12 +88,13 @@ class Client:
         num_floating: int = 0,
         num_exclusive: int = EXCLUSIVE,
         state_checker: PartitionStateChecker | None = None,
+        **options: Any,
     ) -> tuple[SingleInputGate, list[RemoteInputChannel]]:
-        """Return a gate with a channel for each number; they were requested."""
+        """Return a gate with a channel for each number, with the ``options`` of channels; they were requested."""
         gate = SingleInputGate(f"consumer {numbers[0]}", state_checker=state_checker)
         channels = []
         for index, number in enumerate(numbers):
-            channel = RemoteInputChannel(gate, index, partition_id_of(number), 0, receiver_of(number), self)
+            channel = RemoteInputChannel(gate, index, partition_id_of(number), 0, receiver_of(number), self, **options)
             channel.assign_exclusive_segments(self.pool, num_exclusive)
             gate.add_channel(channel)
             channels.append(channel)
@@ -117,7 +122,7 @@ class Client:
             found.append(message)
         return found
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         for gate in self.gates:
             gate.close()
         self.connection.close()

@@ -18,9 +18,7 @@ NUM_BLOCKING_BYTES = 2 * SEGMENT + 1
 
 
 class ScriptedView(ResultSubpartitionView, BufferRecycler):
-    """Holds the elements it was made with; blocks after a barrier; remembers the orders it gets and the buffers it has
-    out.
-    """
+    """Holds its elements, blocks after a barrier, remembers its orders and the buffers that are out."""
 
     failure_cause: ProducerFailedError | None = None
     is_released = False

@@ -17,6 +17,7 @@ from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.message_codec import MessageEncoder
 from netstack.wire.messages import BufferResponse, ErrorResponse, PartitionRequest
+from tests.netstack.rigs import Ending
 from tests.netstack.wire.samples import FedDecoder, HeapAllocator
 
 SEGMENT = 1024
@@ -42,10 +43,11 @@ def request(number: int = 0, *, subpartition: int = 0, receiver: int = 1, credit
     return PartitionRequest(partition_id_of(number), subpartition, subpartition, receiver_of(receiver), credit)
 
 
-class ServerSide:
+class ServerSide(Ending):
     """Encoder, request handler and queue, in the seed's order; the decoder is left out, messages go in as objects."""
 
     def __init__(self, config: NetstackConfig = CONFIG, channel_type: type[EmbeddedChannel] = EmbeddedChannel) -> None:
+        super().__init__()
         segment_size = config.segment_size_bytes
         self.loop = EmbeddedEventLoop()
         self.pool = NetworkBufferPool(config.num_segments, segment_size)
@@ -66,9 +68,7 @@ class ServerSide:
         self.loop.run_pending()
 
     def sent(self) -> list[BufferResponse | ErrorResponse]:
-        """Return everything flushed so far; the pretended kernel takes all of it, again and again, until
-        nothing more comes.
-        """
+        """Return everything flushed so far; the pretended kernel takes all of it until nothing more comes."""
         found: list[BufferResponse | ErrorResponse] = []
         while True:
             self.loop.run_pending()
@@ -80,6 +80,12 @@ class ServerSide:
                 assert isinstance(message, BufferResponse | ErrorResponse)
                 found.append(message)
 
+    def only_error(self) -> ErrorResponse:
+        """Return the only message that was sent."""
+        [error] = self.sent()
+        assert isinstance(error, ErrorResponse)
+        return error
+
     def data(self) -> list[tuple[int, int]]:
         """Return receiver number and sequence number of every data buffer that was sent."""
         responses = [each for each in self.sent() if isinstance(each, BufferResponse)]
@@ -89,7 +95,7 @@ class ServerSide:
             if each.data_type.is_buffer
         ]
 
-    def close(self) -> None:
+    def give_back(self) -> None:
         self.channel.close()
         self.loop.run_pending()
         self.manager.shutdown()

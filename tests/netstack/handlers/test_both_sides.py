@@ -1,7 +1,6 @@
 """Server and client handlers with real partitions and gates, joined by bytes: what one says the other understands."""
 
 import contextlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -67,16 +66,10 @@ class BothSides:
         recycle_all([each.buffer for each in found if each.buffer is not None])
         return found
 
-    def close(self) -> None:
-        self.client.close()
-        self.server.close()
-
 
 @pytest.fixture
-def both() -> Iterator[BothSides]:
-    sides = BothSides()
-    yield sides
-    sides.close()
+def both() -> BothSides:
+    return BothSides()
 
 
 def events(found: list[BufferOrEvent]) -> list[Event]:
@@ -87,9 +80,7 @@ def events(found: list[BufferOrEvent]) -> list[Event]:
 def test_everything_arrives_whatever_buffers_the_receiver_has(
     both: BothSides, num_exclusive: int, num_floating: int
 ) -> None:
-    """More data than credit reaches a receiver with few buffers, or with floating ones only (FLINK-16641), and then the
-    end.
-    """
+    """More data than credit reaches a receiver with few or only floating buffers (FLINK-16641)."""
     partition = both.server.partition(1)
     gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
     fill(partition, 20)
@@ -104,9 +95,7 @@ def test_everything_arrives_whatever_buffers_the_receiver_has(
 
 @pytest.mark.parametrize(("num_exclusive", "num_floating"), [(2, 4), (0, 2)])
 def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclusive: int, num_floating: int) -> None:
-    """No buffer behind the barrier passes; after the resumption all buffers do, also if both sides begin again without
-    credit.
-    """
+    """No buffer behind it passes before; then all do, also if both sides begin again without credit."""
     partition = both.server.partition(1)
     gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
     barrier = CheckpointBarrier(7, 1000)
@@ -126,9 +115,7 @@ def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclus
 
 
 def test_a_blocking_event_reports_no_backlog(both: BothSides) -> None:
-    """Buffers behind a barrier are not reported as backlog: they cannot be polled, and Flink's receiver fails on such a
-    report.
-    """
+    """Buffers behind a barrier cannot be polled, and Flink's receiver fails on such a report."""
     partition = both.server.partition(1)
     both.server.receive(PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 20))
     fill(partition, 2)
@@ -200,17 +187,9 @@ def test_a_buffer_size_that_the_consumer_announces_is_kept_by_the_producer(both:
 
 
 def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> None:
-    """A consumer that is refused after the timeout asks for the producer's state and requests again, under its first
-    id.
-    """
+    """After a refusal the producer's state is asked; the request keeps its id."""
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.READY)
-    gate = SingleInputGate("consumer", state_checker=checker)
-    backoff = RequestBackoff(30_000, 10_000)
-    channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), both.client, backoff=backoff)
-    channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
-    gate.add_channel(channel)
-    both.client.gates.append(gate)
-    gate.request_partitions()
+    gate = both.client.open_gate(1, state_checker=checker, backoff=RequestBackoff(30_000, 10_000))
     both.pump()
     for _ in range(2):
         both.server.loop.advance(CONFIG.partition_request_timeout_s)
@@ -242,9 +221,7 @@ def test_a_request_for_a_taken_subpartition_fails_that_channel_only(both: BothSi
 
 
 def test_a_failed_producer_is_the_error_of_its_consumer_only(both: BothSides) -> None:
-    """Data that the producer sent before its failure is read first; then the consumer's error has the cause, in
-    words.
-    """
+    """Earlier data is read first; then the consumer's error has the cause, in words."""
     failing, healthy = both.server.partition(1), both.server.partition(2)
     gates = [both.client.open_gate(number) for number in (1, 2)]
     both.pump()
@@ -274,9 +251,7 @@ def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
 
 
 def test_a_producer_of_nothing_but_events_ends_its_own_channel_only(both: BothSides) -> None:
-    """Events need no credit, but the number of unread ones is bounded: beyond the bound their producer is told to
-    stop.
-    """
+    """The number of unread events is bounded: beyond it their producer is told to stop."""
     flood, calm = both.server.partition(1), both.server.partition(2)
     gate, [channel, other] = both.client.open_channels(1, 2)
     both.pump()
@@ -310,24 +285,6 @@ def test_events_that_are_read_make_room_for_others(both: BothSides) -> None:
     assert events(found + both.read(gate)) == [EVENT] * (2 * MAX_QUEUED_EVENTS) + [EndOfPartition()]
 
 
-def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
-    """A range of subpartitions has one receiver and one credit, carries all of the data, and ends each subpartition
-    once, as for Flink's consumers of several subpartitions.
-    """
-    partition = both.server.partition(1, num_subpartitions=3)
-    for index in range(3):
-        fill(partition, 2, index)
-    partition.finish()
-    id_of_range: ResultPartitionID = partition_id_of(1)
-
-    both.server.receive(PartitionRequest(id_of_range, 0, 2, receiver_of(1), 20))
-    sent = both.server.sent()
-
-    responses = [each for each in sent if isinstance(each, BufferResponse)]
-    assert sorted(each.subpartition for each in responses if each.data_type.is_buffer) == [0, 0, 1, 1, 2, 2]
-    assert [each.sequence_number for each in responses] == list(range(len(sent)))
-
-
 @pytest.mark.parametrize("is_local", [False, True])
 def test_a_channel_of_several_subpartitions_ends_with_the_last_of_them(both: BothSides, is_local: bool) -> None:
     """SingleInputGate.waitAndGetNextData: the ends of the others are counted, and the task sees one."""
@@ -358,12 +315,7 @@ def test_a_channel_of_several_subpartitions_ends_with_the_last_of_them(both: Bot
 def test_an_error_behind_the_first_end_of_several_is_told(both: BothSides) -> None:
     """The channel has not ended before the last of its subpartitions has."""
     partition = both.server.partition(1, num_subpartitions=2)
-    gate = SingleInputGate("consumer")
-    channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), both.client, last=1)
-    channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
-    gate.add_channel(channel)
-    gate.request_partitions()
-    both.client.gates.append(gate)
+    gate = both.client.open_gate(1, last=1)
     partition._subpartitions[0].finish()
     both.pump()
 
@@ -374,9 +326,7 @@ def test_an_error_behind_the_first_end_of_several_is_told(both: BothSides) -> No
 
 
 def test_a_refused_range_leaves_everything_for_its_rightful_readers(both: BothSides) -> None:
-    """The receiver of a range with a taken subpartition is refused, and the other subpartitions can be read, byte for
-    byte.
-    """
+    """The other subpartitions of the range can be read, byte for byte."""
     partition = both.server.partition(1, num_subpartitions=3)
     for index in range(3):
         fill(partition, 2, index)

@@ -20,6 +20,7 @@ from netstack.wire.frame_decoder import FrameSeal
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request
+from tests.netstack.present import present
 from tests.netstack.wire.samples import FedDecoder, HeapAllocator
 from tests.waiting import PATIENCE_S
 
@@ -81,9 +82,7 @@ class DirectSocket:
 
 
 class DirectServer(ServerSide):
-    """A server whose connection has a second way past the loop, a socket of its own: a test sees which side sent a
-    response.
-    """
+    """A server whose connection has a socket past the loop: a test sees which side sent a response."""
 
     def __init__(self, config: NetstackConfig = CONFIG) -> None:
         super().__init__(config, WatchedChannel)
@@ -189,8 +188,7 @@ def test_a_little_is_sent_by_the_thread_that_flushes(server: DirectServer) -> No
 
     assert contents(server.sent_directly()) == [(0, b"one"), (1, b"two")]
     assert server.loop.statistics().num_wakeups == num_wakeups
-    reader = server.queue.reader(receiver_of(1))
-    assert reader is not None
+    reader = present(server.queue.reader(receiver_of(1)))
     assert (reader.credit.available, reader.last_sequence_number) == (0, 1)
     assert server.sent() == []
 
@@ -282,9 +280,7 @@ def test_nobody_overtakes_bytes_that_the_socket_did_not_take(server: DirectServe
 
 
 def test_the_loop_sends_what_a_thread_could_not_because_the_loop_was_writing(server: DirectServer) -> None:
-    """A thread that finds the turn taken leaves its data to the loop, which looks for data after it has given the turn
-    back.
-    """
+    """The loop looks for such data after it has given the turn back."""
     partition = server.partition()
     server.receive(request(credit=9))
 
@@ -351,9 +347,7 @@ def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer
 
 
 def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer) -> None:
-    """Ctrl-C while the main thread writes a partition: the loop, which serves all the others, must
-    not wait for ever.
-    """
+    """Ctrl-C while the main thread writes: the loop, which serves all the others, does not wait for ever."""
     partition = server.partition()
     server.receive(request(credit=9))
     server.turn.on_success = partial(signal.raise_signal, signal.SIGINT)
@@ -398,8 +392,7 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
     """The loop hears the cancellation while a thread has polled and not written yet: it goes on after the thread."""
     partition = server.partition()
     server.receive(request(credit=9))
-    reader = server.queue.reader(receiver_of(1))
-    assert reader is not None
+    reader = present(server.queue.reader(receiver_of(1)))
     has_polled, may_write = threading.Event(), threading.Event()
 
     def wait() -> None:

@@ -1,22 +1,13 @@
 """Threads that send past the loop while the loop sends, too, on one connection, under constant thread switches."""
 
 import random
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tests.flowlet.task.watchdog import watchdog
-from tests.netstack.test_environment import (
-    Node,
-    finish,
-    read_all,
-    remote_gate,
-    result_partition_id,
-    small_config,
-    start_node,
-)
+from tests.netstack.test_environment import Node, finish, read_all, remote_gate, result_partition_id, running
 from tests.stress import num_rounds
 
 pytestmark = pytest.mark.slow
@@ -27,15 +18,9 @@ MAX_RECORD_BYTES = 3_000  # some fill several buffers, which are the loop's
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
-def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    producer = start_node("producer", use_uvloop=request.param, config=small_config())
-    consumer = start_node("consumer", use_uvloop=request.param, config=small_config())
-    yield producer, consumer
-    consumer.close()
-    producer.close()
-    sys.setswitchinterval(interval_s)
+def nodes(request: pytest.FixtureRequest, tiny_switch_interval: None) -> Iterator[tuple[Node, Node]]:
+    with running(use_uvloop=request.param) as both:
+        yield both
 
 
 def records(seed: int) -> list[bytes]:

@@ -131,13 +131,6 @@ def test_one_pass_stops_at_the_batch_limit(server: CountingServer) -> None:
 # ---------------------------------------------------------------- the client
 
 
-@pytest.fixture
-def client() -> Iterator[Client]:
-    one = Client()
-    yield one
-    one.close()
-
-
 def test_a_run_for_a_channel_that_was_released_meanwhile_goes_home(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Bugs that Flink had in this place, each as the test that would have found it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,20 +25,6 @@ from tests.netstack.handlers.server_side import CONFIG, ServerSide, fill, partit
 
 ME = receiver_of(1)
 TIMEOUT_S = CONFIG.partition_request_timeout_s
-
-
-@pytest.fixture
-def server() -> Iterator[ServerSide]:
-    side = ServerSide()
-    yield side
-    side.close()
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    one = Client()
-    yield one
-    one.close()
 
 
 def test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself(server: ServerSide) -> None:
@@ -154,9 +140,7 @@ def open_reader_of(server: ServerSide) -> CreditBasedSequenceNumberingViewReader
 def test_hist_13245_cancel_in_every_state_of_the_reader(
     server: ServerSide, state: Callable[[ServerSide, ScriptedView], None]
 ) -> None:
-    """In every state the view of a cancelled reader is released exactly once, also if the connection ends right
-    after.
-    """
+    """Its view is released exactly once, also if the connection ends right after."""
     view = ScriptedView(*[DATA] * 5)
     open_reader(server, view, credit=2)
     state(server, view)
@@ -202,8 +186,7 @@ def test_hist_1954_9413_25055_a_partition_that_comes_too_late_is_asked_for_again
     """The consumer hears of it once, after the timeout; the request that it makes again is served."""
     server.receive(request())
     server.loop.advance(delay_s)
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
 
     server.receive(request())
     fill(server.partition(), 1)
@@ -258,8 +241,7 @@ def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
         patch.setattr(owner, step, fail)
         server.receive(request())
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver, error.about, error.message) == (
         ErrorCode.INTERNAL,
         None,
@@ -274,9 +256,7 @@ def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
 
 
 def test_hist_24738_a_new_buffer_size_in_every_state_of_the_receiver(server: ServerSide) -> None:
-    """A new buffer size is never an error: before the request, while it waits, open, after a failure, and after the
-    cancel.
-    """
+    """Never an error: before the request, waiting, open, after a failure, and after the cancel."""
     size = NewBufferSize(ME, 300)
 
     server.receive(size)
@@ -310,9 +290,7 @@ def test_hist_24738_a_channel_that_was_released_announces_no_size(client: Client
 
 
 def test_hist_17992_one_poisoned_channel_of_a_hundred(client: Client) -> None:
-    """The poisoned channel fails; the others read on, the connection is not marked, and the next attempt of the
-    poisoned task is served.
-    """
+    """The others read on, and the next attempt of the poisoned task is served."""
     gates = {number: client.open_gate(number) for number in range(1, 31)}
     client.sent()
 
@@ -330,9 +308,7 @@ def test_hist_17992_one_poisoned_channel_of_a_hundred(client: Client) -> None:
 
 
 def test_hist_18348_the_first_cause_is_the_one_that_is_told(client: Client) -> None:
-    """The end of the connection follows from it, and a late request meets a closed one: both tell the cause, not the
-    consequence.
-    """
+    """Not the end of the connection that follows from it, also to a late request."""
     early = client.open_gate(1)
 
     client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "disk on fire", None)))
@@ -354,8 +330,7 @@ def test_hist_18348_a_refused_request_tells_why(server: ServerSide) -> None:
 
     server.receive(request())
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.PARTITION_NOT_FOUND, ME)
     assert "out of cheese" in error.message
     del server.manager._partitions[partition_id_of()]

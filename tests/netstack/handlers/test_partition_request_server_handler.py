@@ -5,7 +5,7 @@ Source: Flink ``PartitionRequestServerHandlerTest``, ``CancelPartitionRequestTes
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -33,50 +33,8 @@ from tests.netstack.handlers.doubles import BARRIER, DATA, ScriptedView, block, 
 from tests.netstack.handlers.server_side import CONFIG, ServerSide, fill, partition_id_of, receiver_of, request
 
 
-@pytest.fixture
-def server() -> Iterator[ServerSide]:
-    side = ServerSide()
-    yield side
-    side.close()
-
-
-def only_error(server: ServerSide) -> ErrorResponse:
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
-    return error
-
-
-def test_a_request_waits_for_its_partition(server: ServerSide) -> None:
-    """A request before the registration is answered with data, and no timer is left."""
-    server.receive(request(credit=2))
-    assert server.sent() == []
-
-    fill(server.partition(), 1)
-
-    assert server.data() == [(1, 0)]
-    assert server.loop.num_timers == 0
-
-
-def test_a_partition_that_never_comes_is_refused_after_the_timeout(server: ServerSide) -> None:
-    """Only the waiting receiver is refused, not before the timeout, and its id may be used again."""
-    server.receive(request())
-
-    server.loop.advance(CONFIG.partition_request_timeout_s - 0.001)
-    assert server.sent() == []
-    server.loop.advance(0.001)
-
-    error = only_error(server)
-    assert (error.code, error.receiver) == (ErrorCode.PARTITION_NOT_FOUND, receiver_of(1))
-    assert server.channel.is_open
-    fill(server.partition(), 1)
-    server.receive(request())
-    assert server.data() == [(1, 0)]
-
-
 def test_a_request_waits_as_long_as_the_partition_is_announced(server: ServerSide) -> None:
-    """The request of an announced partition waits until it comes or is withdrawn, however long its producer is
-    deployed.
-    """
+    """However long its producer is deployed."""
     announced = request().partition
     server.manager.announce([announced])
     server.receive(request(credit=2))
@@ -98,19 +56,7 @@ def test_a_request_for_a_partition_that_was_withdrawn_is_refused_after_the_timeo
 
     server.loop.advance(0.5 * CONFIG.partition_request_timeout_s)
 
-    assert only_error(server).code == ErrorCode.PARTITION_NOT_FOUND
-    assert server.loop.num_timers == 0
-
-
-def test_a_cancelled_wait_is_over(server: ServerSide) -> None:
-    """Neither the partition nor the timeout answers a wait that was cancelled."""
-    server.receive(request())
-    server.receive(CancelPartitionRequest(receiver_of(1)))
-
-    fill(server.partition(), 1)
-    server.loop.advance(2 * CONFIG.partition_request_timeout_s)
-
-    assert server.sent() == []
+    assert server.only_error().code == ErrorCode.PARTITION_NOT_FOUND
     assert server.loop.num_timers == 0
 
 
@@ -126,14 +72,12 @@ def test_a_lost_connection_stops_waiting(server: ServerSide) -> None:
 
 @pytest.mark.parametrize("subpartition", [-1, 1])
 def test_a_subpartition_out_of_range_is_refused_without_receiver(server: ServerSide, subpartition: int) -> None:
-    """The error names no receiver, as in Flink; our own body names it.  The connection stays open, and the id may be
-    used again.
-    """
+    """As in Flink; our own body names it. The connection stays open, and the id may be used again."""
     partition = server.partition()
 
     server.receive(request(subpartition=subpartition))
 
-    error = only_error(server)
+    error = server.only_error()
     assert (error.code, error.receiver, error.about) == (ErrorCode.SUBPARTITION_TAKEN, None, receiver_of(1))
     assert str(subpartition) in error.message
     server.receive(request())
@@ -148,7 +92,7 @@ def test_a_taken_subpartition_is_refused_to_the_second_receiver(server: ServerSi
 
     server.receive(request(receiver=2))
 
-    error = only_error(server)
+    error = server.only_error()
     assert (error.code, error.receiver, error.about) == (ErrorCode.SUBPARTITION_TAKEN, None, receiver_of(2))
     fill(partition, 1)
     assert server.data() == [(1, 0)]
@@ -164,7 +108,7 @@ def test_a_view_that_cannot_be_made_is_our_own_trouble(server: ServerSide, monke
     monkeypatch.setattr(partition, "create_subpartition_view", fail)
     server.receive(request())
 
-    error = only_error(server)
+    error = server.only_error()
     assert (error.code, error.about, error.message) == (ErrorCode.INTERNAL, receiver_of(1), "the file is gone")
 
 
@@ -193,7 +137,7 @@ def test_a_range_outside_of_the_partition_is_refused(server: ServerSide) -> None
 
     server.receive(PartitionRequest(partition_id_of(), 1, 2, receiver_of(1), 2))
 
-    assert "1 to 2 are none of them" in only_error(server).message
+    assert "1 to 2 are none of them" in server.only_error().message
 
 
 def test_the_acknowledgement_reaches_the_partition(server: ServerSide) -> None:
@@ -209,16 +153,6 @@ def test_the_acknowledgement_reaches_the_partition(server: ServerSide) -> None:
     server.receive(AckAllUserRecordsProcessed(receiver_of(2)))
 
     assert partition.all_data_processed.is_done
-
-
-@pytest.mark.parametrize("message", [AckAllUserRecordsProcessed(receiver_of(7)), ResumeConsumption(receiver_of(7))])
-def test_an_order_of_a_stranger_is_answered_without_receiver(server: ServerSide, message: object) -> None:
-    """An order of an unknown receiver is an error of the peer; the connection stays open."""
-    server.receive(message)
-
-    error = only_error(server)
-    assert (error.code, error.receiver, error.about) == (ErrorCode.UNKNOWN_RECEIVER, None, receiver_of(7))
-    assert server.channel.is_open
 
 
 def test_a_close_request_closes(server: ServerSide) -> None:
@@ -240,23 +174,9 @@ def test_messages_that_are_not_served_are_refused_by_name(server: ServerSide, me
     """An unserved message is refused by name: if it were ignored, the peer would wait for ever."""
     server.receive(message)
 
-    error = only_error(server)
+    error = server.only_error()
     assert type(message).__name__ in error.message
     assert not server.channel.is_open
-
-
-def test_the_answer_to_one_receiver_leaves_the_others_alone(server: ServerSide) -> None:
-    """The answer to one bad request does not disturb the other readers."""
-    fill(server.partition(0), 1)
-    server.receive(request(0, receiver=1))
-    server.receive(request(0, receiver=2))
-    fill(server.partition(1), 1)
-    server.receive(request(1, receiver=3))
-
-    sent = server.sent()
-
-    assert {each.receiver for each in sent if isinstance(each, BufferResponse)} == {receiver_of(1), receiver_of(3)}
-    assert [each.about for each in sent if isinstance(each, ErrorResponse)] == [receiver_of(2)]
 
 
 def test_a_request_after_the_shutdown_finds_no_partition(server: ServerSide) -> None:
@@ -265,7 +185,7 @@ def test_a_request_after_the_shutdown_finds_no_partition(server: ServerSide) -> 
 
     server.receive(request())
 
-    error = only_error(server)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.PARTITION_NOT_FOUND, receiver_of(1))
     assert "shut down" in error.message
     assert server.channel.is_open
@@ -290,7 +210,7 @@ def test_a_partition_that_is_gone_again_is_waited_for_again(server: ServerSide) 
     assert server.loop.num_timers == 1
     server.loop.advance(CONFIG.partition_request_timeout_s)
 
-    assert only_error(server).code is ErrorCode.PARTITION_NOT_FOUND
+    assert server.only_error().code is ErrorCode.PARTITION_NOT_FOUND
     assert server.loop.num_timers == 0
 
 
@@ -331,14 +251,13 @@ def test_a_connection_has_so_many_readers_and_no_more() -> None:
     for number in (0, 1, 2):
         server.receive(request(subpartition=number, receiver=number))
 
-    error = only_error(server)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.LIMIT_EXCEEDED, receiver_of(2))
     assert "max_readers" in error.message
     server.receive(CancelPartitionRequest(receiver_of(0)))
     server.receive(request(subpartition=2, receiver=2))
     fill(partition, 1, 2)
     assert server.data() == [(2, 0)]
-    server.close()
 
 
 def test_the_cancel_of_a_receiver_that_got_everything_does_not_count() -> None:
@@ -357,8 +276,7 @@ def test_the_cancel_of_a_receiver_that_got_everything_does_not_count() -> None:
 
     assert server.channel.is_open
     server.receive(CancelPartitionRequest(receiver_of(30)))
-    assert "too many cancelled requests" in only_error(server).message
-    server.close()
+    assert "too many cancelled requests" in server.only_error().message
 
 
 def test_a_range_of_which_one_end_is_missing_counts_when_it_is_cancelled() -> None:
@@ -379,7 +297,6 @@ def test_a_range_of_which_one_end_is_missing_counts_when_it_is_cancelled() -> No
     fresh.next_buffer()
     assert [*has_ended, fresh.has_ended] == [False, True]
     server.sent()
-    server.close()
 
 
 ME = receiver_of(1)
@@ -389,34 +306,23 @@ EVENT = OtherEvent("org.example.Superstep", b"\0\1")
 # ---------------------------------------------------------------- PartitionRequestServerHandlerTest
 
 
-def test_resume_consumption(server: ServerSide) -> None:
-    """PartitionRequestServerHandlerTest: resume consumption reaches the view of that receiver."""
+@pytest.mark.parametrize(
+    ("message", "order"),
+    [
+        (ResumeConsumption(ME), "resume"),
+        (AckAllUserRecordsProcessed(ME), "acknowledge"),
+        (NewBufferSize(ME, 666), ("size", 666)),
+    ],
+    ids=["resumption", "acknowledgement", "new buffer size"],
+)
+def test_an_order_reaches_the_view_of_its_receiver(server: ServerSide, message: object, order: object) -> None:
+    """PartitionRequestServerHandlerTest: resumption, acknowledgement and a new buffer size."""
     view = ScriptedView()
     open_reader(server, view)
 
-    server.receive(ResumeConsumption(ME))
+    server.receive(message)
 
-    assert view.orders == ["resume"]
-
-
-def test_acknowledge_all_records_processed(server: ServerSide) -> None:
-    """PartitionRequestServerHandlerTest: the acknowledgement reaches the view of that receiver."""
-    view = ScriptedView()
-    open_reader(server, view)
-
-    server.receive(AckAllUserRecordsProcessed(ME))
-
-    assert view.orders == ["acknowledge"]
-
-
-def test_new_buffer_size(server: ServerSide) -> None:
-    """PartitionRequestServerHandlerTest: a new buffer size reaches the view of that receiver."""
-    view = ScriptedView()
-    open_reader(server, view)
-
-    server.receive(NewBufferSize(ME, 666))
-
-    assert view.orders == [("size", 666)]
+    assert view.orders == [order]
 
 
 # ---------------------------------------------------------------- task events
@@ -438,8 +344,7 @@ def test_a_task_event_for_nobody_is_an_error_of_its_receiver(server: ServerSide)
     """Flink's text; the connection stays open."""
     server.receive(TaskEventRequest(serialize_event(EVENT), partition_id_of(9), ME))
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, ME)
     assert "Task event receiver not found." in error.message
     assert server.channel.is_open
@@ -456,8 +361,7 @@ def test_a_task_event_whose_handler_fails_is_told_to_its_sender(server: ServerSi
 
     server.receive(TaskEventRequest(serialize_event(EVENT), partition_id_of(), ME))
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver, error.about, error.message) == (
         ErrorCode.INTERNAL,
         None,
@@ -471,43 +375,9 @@ def test_a_task_event_that_cannot_be_read_ends_the_connection(server: ServerSide
     """A task event is part of its frame: if it cannot be read, the connection is broken."""
     server.receive(TaskEventRequest(b"\x7f\xff\xff\xff", partition_id_of(), ME))
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, None)
     assert not server.channel.is_open
-
-
-# ---------------------------------------------------------------- CancelPartitionRequestTest
-
-
-def test_cancel_partition_request(server: ServerSide) -> None:
-    """CancelPartitionRequestTest: cancel.
-
-    While the socket takes nothing the view is released, and nothing more is sent.
-    """
-    view = ScriptedView(*[DATA] * 10)
-    reader = open_reader(server, view, credit=10)
-    block(server)
-    notify(server, reader)
-
-    server.receive(CancelPartitionRequest(ME))
-    unblock(server)
-
-    assert view.num_released == 1
-    assert server.sent() == []
-
-
-def test_duplicate_cancel(server: ServerSide) -> None:
-    """CancelPartitionRequestTest: duplicate cancel.  The second one is tolerated and releases nothing twice."""
-    view = ScriptedView(*[DATA] * 10)
-    notify(server, open_reader(server, view))
-
-    server.receive(CancelPartitionRequest(ME))
-    server.receive(CancelPartitionRequest(ME))
-
-    assert view.num_released == 1
-    assert server.channel.is_open
-    assert server.data() == [(1, 0), (1, 1)]
 
 
 # ---------------------------------------------------------------- every message in every state
@@ -598,9 +468,7 @@ def _expected(message: object, state: Callable[[ServerSide], None]) -> str:
 def test_hist_24738_every_message_in_every_state(
     server: ServerSide, message: object, state: Callable[[ServerSide], None]
 ) -> None:
-    """Each message is acted upon, ignored, or refused at the documented scope: no state raises, and the neighbour goes
-    on or gets the error.
-    """
+    """Acted upon, ignored, or refused at its scope: the neighbour goes on or gets the error."""
     server.partition(0)
     neighbour = server.partition(2)
     server.receive(request(2, receiver=2))
@@ -700,8 +568,7 @@ def test_request_and_cancel_in_a_loop_end_the_connection(server: ServerSide) -> 
 
     server.receive(CancelPartitionRequest(ME))
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, None)
     assert "too many cancelled requests" in error.message
     assert not server.channel.is_open
@@ -743,17 +610,14 @@ def test_a_peer_that_reads_its_answers_may_be_wrong_for_ever(server: ServerSide)
 
 
 def test_a_receiver_id_in_use_ends_the_connection(server: ServerSide) -> None:
-    """Stricter than Flink, which replaces the reader and forgets the first one: told with a code,
-    everything released.
-    """
+    """Stricter than Flink, which replaces the reader and forgets the first one."""
     server.partition(0)
     other = server.partition(1)
     server.receive(request(0))
 
     server.receive(request(1))
 
-    [error] = server.sent()
-    assert isinstance(error, ErrorResponse)
+    error = server.only_error()
     assert (error.code, error.receiver) == (ErrorCode.PROTOCOL, None)
     assert "already" in error.message
     assert not server.channel.is_open

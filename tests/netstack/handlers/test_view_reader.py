@@ -1,7 +1,5 @@
 """``CreditBasedSequenceNumberingViewReader``: credit, announcements, and the orders that it passes on to its view."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
@@ -10,23 +8,14 @@ from netstack.wire.events import EndOfData, StopMode
 from netstack.wire.messages import AddCredit
 from tests.netstack.handlers.doubles import BARRIER, DATA, EVENT, ScriptedView, open_reader
 from tests.netstack.handlers.server_side import ServerSide, receiver_of, request
-
-
-@pytest.fixture
-def server() -> Iterator[ServerSide]:
-    side = ServerSide()
-    yield side
-    side.close()
+from tests.netstack.present import present
 
 
 @pytest.mark.parametrize(("initial_credit", "expected"), [(0, 0), (2, 5)])
 def test_resumption_resets_the_credit_only_without_exclusive_buffers(
     server: ServerSide, initial_credit: int, expected: int
 ) -> None:
-    """CreditBasedSequenceNumberingViewReaderTest: resume consumption.
-
-    Floating buffers were given away while it was blocked.
-    """
+    """Resume consumption. Floating buffers were given away while it was blocked."""
     reader = open_reader(server, ScriptedView(), credit=initial_credit)
     reader.credit.grant(5 - initial_credit)
 
@@ -39,10 +28,7 @@ def test_resumption_resets_the_credit_only_without_exclusive_buffers(
     ("initial_credit", "granted", "is_needed"), [(2, 0, False), (2, -2, False), (0, 0, True), (0, 5, False)]
 )
 def test_when_the_backlog_is_announced(server: ServerSide, initial_credit: int, granted: int, is_needed: bool) -> None:
-    """CreditBasedSequenceNumberingViewReaderTest: needAnnounceBacklog.
-
-    Exactly without exclusive buffers and without credit.
-    """
+    """NeedAnnounceBacklog. Exactly without exclusive buffers and without credit."""
     reader = open_reader(server, ScriptedView(), credit=initial_credit)
     if granted > 0:
         reader.credit.grant(granted)
@@ -67,9 +53,7 @@ def test_credit_pays_for_data_and_not_for_events(server: ServerSide) -> None:
     reader = open_reader(server, ScriptedView(DATA, EVENT, DATA), credit=2)
 
     for _ in range(3):
-        next_one = reader.next_buffer()
-        assert next_one is not None
-        next_one.buffer.recycle()
+        present(reader.next_buffer()).buffer.recycle()
 
     assert reader.credit.available == 0
     assert reader.next_buffer() is None
@@ -95,9 +79,7 @@ def test_a_negative_initial_credit_is_refused(server: ServerSide) -> None:
 def test_a_barrier_blocks_until_the_resumption(server: ServerSide) -> None:
     """The dump says so."""
     reader = open_reader(server, ScriptedView(BARRIER, DATA))
-    next_one = reader.next_buffer()
-    assert next_one is not None
-    next_one.buffer.recycle()
+    present(reader.next_buffer()).buffer.recycle()
 
     assert reader.is_blocked
     assert reader.availability() == (False, 0)
@@ -134,25 +116,11 @@ def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> No
     assert "released" in repr(reader)
 
 
-@pytest.mark.parametrize("credit", [0, 2])
-def test_empty_buffers_are_sent_to_a_receiver_without_exclusive_ones(server: ServerSide, credit: int) -> None:
-    """A receiver without exclusive buffers made room for each buffer of the reported backlog; the credit in its request
-    decides whether it has any, not the producer's configuration.
-    """
-    view = ScriptedView()
-
-    open_reader(server, view, credit=credit)
-
-    assert view.sends_empty_buffers == (credit == 0)
-
-
 @pytest.mark.parametrize(("credit", "num_expected"), [(0, 1), (1, 0)])
 def test_an_empty_buffer_reaches_the_receiver_that_waits_for_it(
     server: ServerSide, credit: int, num_expected: int
 ) -> None:
-    """A buffer that was flushed while it was open, and that a later event finished, is sent empty only to a receiver
-    without credit of its own.
-    """
+    """One without credit of its own; a flushed buffer that a later event finished is empty."""
     partition = server.partition()
     partition.emit_record(b"abc", 0)
     server.receive(request(credit=credit))
