@@ -9,13 +9,16 @@ from typing import Any, cast
 import pytest
 
 from flowlet.client.running_job import RunningJob
-from flowlet.common import Configuration, Duration, Row, Types, WatermarkStrategy
+from flowlet.common import Duration, Row, Types, WatermarkStrategy
+from flowlet.common.configuration import Configuration
+from flowlet.common.execution_config import EnvironmentSettings
 from flowlet.common.job_client import SubmittedJob
+from flowlet.common.option import view_of
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
-from flowlet.graph.stream_graph import RUNTIME_MODES, StreamGraph
+from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import SourceTransformation
 from tests.flowlet.datastream.scripted_job import JOB_ID, RESULT, ScriptedJob
 
@@ -300,8 +303,10 @@ def test_unbounded_sources_give_running_results(
     assert not cluster.graphs[0].is_batch
 
 
-def test_the_graph_knows_every_mode() -> None:
-    assert tuple(mode.value for mode in RuntimeExecutionMode) == RUNTIME_MODES
+def test_the_option_knows_every_mode() -> None:
+    for mode in RuntimeExecutionMode:
+        options = Configuration.from_dict({"execution.runtime-mode": mode.value})
+        assert view_of(EnvironmentSettings, options).runtime_mode == mode.value
 
 
 def test_execute_waits_and_gives_everything_back_once(

@@ -141,7 +141,7 @@ def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(
     *, is_restored: bool, is_batch: bool
 ) -> None:
     """The key may be another field in later records, as with edges whose key is the smaller one of their ends."""
-    reduction = ColumnarReduction(Aggregate.SUM, 2)
+    reduction = ColumnarReduction(Aggregation("sum", 2))
     first, last = [("a", "x", 1), ("b", "y", 1)], [("c", "c", 1), ("b", "b", 1)]
 
     found = []
@@ -287,8 +287,8 @@ def test_nulls_are_skipped_where_that_is_wanted(
 def test_where_nulls_are_not_skipped_they_are_refused() -> None:
     fields = (ListColumn(["a", "b"]), ArrowColumn(pa.array([1, None])))
 
-    assert ColumnarReduction(Aggregate.SUM, 1).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
-    min_by = ColumnarReduction(Aggregate.MIN_BY, 1, skips_nulls=True)
+    assert ColumnarReduction(Aggregation("sum", 1)).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
+    min_by = ColumnarReduction(Aggregation("min_by", 1, skips_nulls=True))
     assert min_by.advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
 
 

@@ -890,11 +890,11 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
             fired.append(timestamp)
             tasks.clock.advance_ms(20)  # one timer per mail
             if len(fired) == 10:
+                assert isinstance(task, SourceStreamTask)
                 task._stop(mode)
 
     head = SourceOperator(ScriptedSource(list(range(1_500)), Watermark(2_000), list(range(1_500))))  # type: ignore[arg-type]  # as it comes
     task = tasks.timed(network.environment("timers"), head, ProcessOperator(Timers(), lambda value: value))
-    assert isinstance(task, SourceStreamTask)
 
     run(task)
 

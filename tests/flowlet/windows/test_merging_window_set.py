@@ -49,7 +49,7 @@ def test_a_window_keeps_its_state_where_it_was(
     assert windows.add(TimeWindow(*added), merges) == TimeWindow(*result)
 
     assert windows.mapping == {TimeWindow(*result): TimeWindow(*state)}
-    told = [(TimeWindow(*result), [TimeWindow(*former)], TimeWindow(*state), [])] if result != former else []
+    told: list[Any] = [(TimeWindow(*result), [TimeWindow(*former)], TimeWindow(*state), [])] if result != former else []
     assert merges.seen == told
 
 

@@ -23,6 +23,7 @@ from netstack.wire.message_bytes import encode
 from netstack.wire.messages import Hello
 from tests.netstack.connections import until
 from tests.netstack.transport.sockets import LOOPS, on_loops, run
+from tests.waiting import LONG_S
 
 MANY = 500
 MAX_BYTES_AT_ONCE = 4096

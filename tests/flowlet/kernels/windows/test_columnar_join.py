@@ -143,10 +143,10 @@ def test_a_watermark_that_ends_no_window_touches_no_rows() -> None:
     join = ColumnarJoin(join_of(AlignedWindows(20, 10), "inner"))
     join.add(LEFT, inputs_of(LEFT, [("a", 5, 1), ("a", 12, 2)]))
     assert not emitted(join, 11)
-    before = join.state().tables[LEFT]
+    before = join.state()[2][LEFT]
 
     assert not emitted(join, 18)
-    assert list(map(id, join.state().tables[LEFT])) == list(map(id, before))
+    assert list(map(id, join.state()[2][LEFT])) == list(map(id, before))
 
     join.add(RIGHT, inputs_of(RIGHT, [("a", 19, 3)]))
     assert emitted(join, 19) == Counter({("a", 0, 20, 1, 3): 1, ("a", 0, 20, 2, 3): 1})
