@@ -1,12 +1,21 @@
 """The events of a job as data: schedules of tests are lists of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from flowlet.common.job_settings import RestartKind, RestartSettings
-from flowlet.graph.execution_events import Effect
+from flowlet.common.job_status import JobStatus
+from flowlet.graph.execution_events import (
+    Deploy,
+    Effect,
+    JobStatusChanged,
+    ReleaseSlots,
+    RequestSlots,
+    RestartAfter,
+    SendMessage,
+)
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import RestartStrategy
 from flowlet.messages.control_messages import FailureInfo
@@ -103,6 +112,22 @@ def handle(graph: ExecutionGraph, event: Event, now_ms: int, elapsed_ms: int | N
     graph.set_time(now_ms, elapsed_ms)
     event.tell(graph)
     return graph.take_effects()
+
+
+def failure(
+    exception_type: str = "builtins.ValueError", message: str = "boom", *, suppresses_restarts: bool = False
+) -> FailureInfo:
+    return FailureInfo(exception_type, message, "", None, "task", 0, None, "tm-1", 0, suppresses_restarts)
+
+
+def statuses(effects: Iterable[Effect]) -> list[JobStatus]:
+    return [effect.status for effect in effects if isinstance(effect, JobStatusChanged)]
+
+
+def orders(effects: Iterable[Effect]) -> list[Effect]:
+    """Return the effects that other parts must carry out."""
+    kinds = Deploy | SendMessage | ReleaseSlots | RestartAfter | RequestSlots
+    return [effect for effect in effects if isinstance(effect, kinds)]
 
 
 def fixed_delay(attempts: int, delay_ms: int) -> RestartStrategy:

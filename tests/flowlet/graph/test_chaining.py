@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from flowlet.common import Time
 from flowlet.common.execution_config import EnvironmentSettings
-from flowlet.common.job_client import SubmittedJob
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.datastream import KeyedStream, StreamExecutionEnvironment
 from flowlet.datastream.keyed_stream import WindowedStream
 from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.datastream.window.triggers import CountTrigger
-from flowlet.errors import FlowletError
 from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
@@ -26,13 +24,12 @@ from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, StreamN
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    GraphValue,
-    OperatorFactory,
     OperatorTransformation,
-    PartitionTransformation,
-    SourceTransformation,
     Transformation,
 )
+from tests.flowlet.graph import transformations
+from tests.flowlet.graph.transformations import partitioned, source
+from tests.flowlet.stream_graphs import graph_of, unstarted
 
 
 @dataclass(frozen=True)
@@ -42,33 +39,21 @@ class Link:
     edge: Any = None
 
 
-READ = OperatorFactory.of("flowlet.operators.source_operator:SourceOperator", source=GraphValue.SOURCE)
-MAP = OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=str)
+def mapped(name: str, upstream: Transformation, *, has_timers: bool = False, **changes: Any) -> OperatorTransformation:
+    return transformations.mapped(upstream, name, takes_single_records=not has_timers, **changes)
 
 
-def source(**changes: Any) -> SourceTransformation:
-    return SourceTransformation(name="S", source=object(), factory=READ, **changes)
-
-
-def mapped(name: str, upstream: Transformation, **changes: Any) -> OperatorTransformation:
-    return OperatorTransformation(name=name, input=upstream, factory=MAP, takes_single_records=True, **changes)
-
-
-def partitioned(upstream: Transformation, partitioner: Partitioner) -> PartitionTransformation:
-    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner)
-
-
-def stream_graph(*transformations: Transformation, job: JobSettings | None = None, **settings: Any) -> StreamGraph:
+def stream_graph(*last: Transformation, job: JobSettings | None = None, **settings: Any) -> StreamGraph:
     environment = EnvironmentSettings(**settings)
-    return build_stream_graph(transformations, "job", StreamGraphSettings(environment, job=job or JobSettings()))
+    return build_stream_graph(last, "job", StreamGraphSettings(environment, job=job or JobSettings()))
 
 
 def operator_of(node: StreamNode) -> SimpleNamespace:
     return SimpleNamespace(name=node.name)
 
 
-def job_graph(*transformations: Transformation, **settings: Any) -> JobGraph:
-    return build_job_graph(stream_graph(*transformations, **settings), operator_of, Link)
+def job_graph(*last: Transformation, **settings: Any) -> JobGraph:
+    return build_job_graph(stream_graph(*last, **settings), operator_of, Link)
 
 
 def names(graph: JobGraph) -> list[str]:
@@ -121,12 +106,8 @@ def test_a_key_by_between_single_subtasks_is_inside_a_vertex() -> None:
 
     assert names(graph) == ["Source: S -> A -> B -> C"]
     assert list(graph.edges) == []
-    assert [link.edge and link.edge.partitioner for link in graph.vertices[0].chain if isinstance(link, Link)] == [
-        None,
-        Forward(),
-        KeyGroups(len, 128),
-        Forward(),
-    ]
+    partitioners = [link.edge and link.edge.partitioner for link in graph.vertices[0].chain if isinstance(link, Link)]
+    assert partitioners == [None, Forward(), KeyGroups(len, 128), Forward()]
 
 
 def test_a_key_by_begins_a_vertex_with_unaligned_checkpoints() -> None:
@@ -164,39 +145,23 @@ def test_a_key_by_begins_a_vertex_when_chaining_is_off_or_forbidden_before_it() 
     assert names(job_graph(mapped("B", keyed), is_chaining_enabled=False)) == ["Source: S", "A", "B"]
 
 
-def processed(name: str, upstream: Transformation, *, has_timers: bool = False) -> OperatorTransformation:
-    return OperatorTransformation(name=name, input=upstream, factory=MAP, takes_single_records=not has_timers)
-
-
 def test_records_go_forward_by_key_where_there_is_one_subtask() -> None:
-    assert names(job_graph(processed("A", partitioned(source(), KeyGroups(len))))) == ["Source: S -> A"]
+    assert names(job_graph(mapped("A", partitioned(source(), KeyGroups(len))))) == ["Source: S -> A"]
 
 
 def test_timers_behind_key_by_are_not_in_the_task_of_the_source() -> None:
     """A source may wait for its next record as long as it likes, which would hold up the timers."""
-    graph = job_graph(mapped("B", processed("A", partitioned(source(), KeyGroups(len)), has_timers=True)))
+    graph = job_graph(mapped("B", mapped("A", partitioned(source(), KeyGroups(len)), has_timers=True)))
 
     assert names(graph) == ["Source: S", "A -> B"]
 
 
 def tasks_of_windows(key: Callable[[StreamExecutionEnvironment], KeyedStream], trigger: Any = None) -> list[str]:
     """Return the names of the tasks of a program with windows of event time, on keyed streams of one subtask."""
-    graphs: list[StreamGraph] = []
-
-    def capture(graph: StreamGraph, *_: object) -> SubmittedJob:
-        graphs.append(graph)
-        raise NotStartedError
-
-    environment = StreamExecutionEnvironment(submit=capture).set_parallelism(1)
+    environment = unstarted().set_parallelism(1)
     windows = WindowedStream(key(environment), TumblingEventTimeWindows.of(Time.seconds(1)))
     (windows if trigger is None else windows.trigger(trigger)).reduce(min).name("W")
-    with pytest.raises(NotStartedError):
-        environment.execute()
-    return names(build_job_graph(graphs[-1], operator_of, Link))
-
-
-class NotStartedError(FlowletError):
-    """Raised instead of running a job."""
+    return names(build_job_graph(graph_of(environment.execute), operator_of, Link))
 
 
 def of_records(environment: StreamExecutionEnvironment) -> KeyedStream:
@@ -221,7 +186,7 @@ def test_windows_with_a_trigger_of_their_own_and_those_of_columns_are_apart() ->
 def test_timers_without_an_exchange_are_chained() -> None:
     keyed = partitioned(source(), KeyGroups(len))
 
-    graph = job_graph(processed("B", mapped("A", keyed), has_timers=True))
+    graph = job_graph(mapped("B", mapped("A", keyed), has_timers=True))
 
     assert names(graph) == ["Source: S -> A -> B"]
 
@@ -229,16 +194,12 @@ def test_timers_without_an_exchange_are_chained() -> None:
 def test_an_edge_begins_at_the_operator_that_feeds_it() -> None:
     start = source()
     middle = mapped("A", start)
-    graph = job_graph(
-        mapped("B", middle), mapped("C", partitioned(start, Rebalance())), mapped("D", partitioned(middle, Rebalance()))
-    )
+    apart = mapped("C", partitioned(start, Rebalance())), mapped("D", partitioned(middle, Rebalance()))
+    graph = job_graph(mapped("B", middle), *apart)
 
     assert names(graph) == ["Source: S -> A -> B", "C", "D"]
     by_id = {vertex.id: vertex.name for vertex in graph.vertices}
-    assert [(edge.source_operator, by_id[edge.target or ""]) for edge in graph.edges] == [
-        (0, "C"),
-        (1, "D"),
-    ]
+    assert [(edge.source_operator, by_id[edge.target or ""]) for edge in graph.edges] == [(0, "C"), (1, "D")]
 
 
 @pytest.mark.parametrize(
@@ -258,10 +219,9 @@ def test_two_operators_are_apart_when_anything_forbids_the_chain(first: dict[str
 
 
 def test_a_head_may_be_followed() -> None:
-    assert names(job_graph(mapped("B", mapped("A", source(), chaining=ChainingStrategy.HEAD)))) == [
-        "Source: S",
-        "A -> B",
-    ]
+    graph = job_graph(mapped("B", mapped("A", source(), chaining=ChainingStrategy.HEAD)))
+
+    assert names(graph) == ["Source: S", "A -> B"]
 
 
 def test_chaining_can_be_off_for_the_whole_job() -> None:
@@ -342,10 +302,10 @@ def programs(draw: st.DrawFn) -> list[Transformation]:
     return made[1:]
 
 
-@given(transformations=programs())
-def test_every_program_is_cut_without_loss(transformations: list[Transformation]) -> None:
+@given(last=programs())
+def test_every_program_is_cut_without_loss(last: list[Transformation]) -> None:
     """Each operator is in one chain, each chain is chainable throughout, and each other edge is in the job graph."""
-    streams = stream_graph(*transformations)
+    streams = stream_graph(*last)
 
     graph = build_job_graph(streams, operator_of, Link)
 

@@ -1,5 +1,7 @@
 """Tests of ``flowlet.graph.execution_graph``: every (status, event) pair, then laws over random schedules."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,16 +26,15 @@ from tests.flowlet.graph.events import (
     SchedulingFailed,
     SlotsAllocated,
     TaskManagerLost,
+    failure,
     handle,
+    orders,
+    statuses,
 )
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40  # two tasks of vertex v, one of vertex w
 PLACES = {A: "tm-1", B: "tm-2", C: "tm-1"}
 REPORTABLE = [state for state in ExecutionState if state not in (ExecutionState.CREATED, ExecutionState.SCHEDULED)]
-
-
-def failure(exception_type: str = "builtins.ValueError", message: str = "boom") -> FailureInfo:
-    return FailureInfo(exception_type, message, "", None, "task", 0, None, "tm-1", 0)
 
 
 def reported(attempt: bytes, state: ExecutionState, cause: FailureInfo | None = None) -> ExecutionReported:
@@ -55,42 +56,24 @@ def graph_after(*events: Event) -> ExecutionGraph:
     return graph
 
 
+RUNNING: Sequence[Event] = [SlotsAllocated(PLACES), *(reported(attempt, ExecutionState.RUNNING) for attempt in PLACES)]
+ENDS = [reported(attempt, ExecutionState.CANCELED) for attempt in (B, C)]
+# The way to each status, by which all tasks run.
+WAYS: dict[JobStatus, Sequence[Event]] = {
+    JobStatus.CREATED: [],
+    JobStatus.RUNNING: RUNNING,
+    JobStatus.FAILING: [*RUNNING, reported(A, ExecutionState.FAILED)],
+    JobStatus.CANCELLING: [*RUNNING, CancelRequested()],
+    JobStatus.FAILED: [*RUNNING, reported(A, ExecutionState.FAILED), *ENDS],
+    JobStatus.CANCELED: [*RUNNING, CancelRequested(), reported(A, ExecutionState.CANCELED), *ENDS],
+    JobStatus.FINISHED: [*RUNNING, *(reported(attempt, ExecutionState.FINISHED) for attempt in PLACES)],
+}
+
+
 def graph_in(status: JobStatus) -> ExecutionGraph:
-    """Return a graph in the given status, its tasks RUNNING before, if there was a before."""
-    running: list[Event] = [SlotsAllocated(PLACES), *(reported(attempt, ExecutionState.RUNNING) for attempt in PLACES)]
-    ends: list[Event] = [reported(attempt, ExecutionState.CANCELED) for attempt in (B, C)]
-    events: dict[JobStatus, list[Event]] = {
-        JobStatus.CREATED: [],
-        JobStatus.RUNNING: running,
-        JobStatus.FAILING: [*running, reported(A, ExecutionState.FAILED)],
-        JobStatus.CANCELLING: [*running, CancelRequested()],
-        JobStatus.FAILED: [*running, reported(A, ExecutionState.FAILED), *ends],
-        JobStatus.CANCELED: [*running, CancelRequested(), reported(A, ExecutionState.CANCELED), *ends],
-        JobStatus.FINISHED: [*running, *(reported(attempt, ExecutionState.FINISHED) for attempt in PLACES)],
-    }
-    graph = graph_after(*events[status])
+    graph = graph_after(*WAYS[status])
     assert graph.status is status
     return graph
-
-
-STATUSES = [
-    JobStatus.CREATED,
-    JobStatus.RUNNING,
-    JobStatus.FAILING,
-    JobStatus.CANCELLING,
-    JobStatus.FAILED,
-    JobStatus.CANCELED,
-    JobStatus.FINISHED,
-]
-
-
-def orders(effects: list[Effect]) -> list[Effect]:
-    """Return the effects that other parts must carry out."""
-    return [effect for effect in effects if isinstance(effect, Deploy | SendMessage | ReleaseSlots)]
-
-
-def statuses(effects: list[Effect]) -> list[JobStatus]:
-    return [effect.status for effect in effects if isinstance(effect, JobStatusChanged)]
 
 
 def states(graph: ExecutionGraph) -> list[ExecutionState]:
@@ -119,13 +102,6 @@ class TestDeploying:
         assert (graph.executions[A].start_ms, graph.executions[A].end_ms) == (101, 102)
         assert graph.executions[B].end_ms is None
 
-    @pytest.mark.parametrize("status", [status for status in STATUSES if status is not JobStatus.CREATED])
-    def test_slots_that_come_too_late_are_ignored(self, status: JobStatus) -> None:
-        graph = graph_in(status)
-
-        assert handle(graph, SlotsAllocated(PLACES), 200) == []
-        assert (graph.status, graph.num_ignored_events) == (status, 1)
-
     def test_without_slots_the_job_fails_with_that_reason(self) -> None:
         graph = waiting_graph()
         cause = failure("NoResourceAvailable")
@@ -137,13 +113,18 @@ class TestDeploying:
         assert graph.failure is cause
         assert set(states(graph)) == {ExecutionState.CANCELED}
 
-    @pytest.mark.parametrize("status", [status for status in STATUSES if status is not JobStatus.CREATED])
-    def test_a_late_lack_of_slots_is_ignored(self, status: JobStatus) -> None:
+    @pytest.mark.parametrize("status", [status for status in WAYS if status is not JobStatus.CREATED])
+    @pytest.mark.parametrize(
+        "event",
+        [SlotsAllocated(PLACES), SchedulingFailed(failure("NoResourceAvailable"))],
+        ids=["slots", "a lack of slots"],
+    )
+    def test_what_comes_too_late_is_ignored(self, event: Event, status: JobStatus) -> None:
         graph = graph_in(status)
         before = graph.failure
 
-        assert handle(graph, SchedulingFailed(failure("NoResourceAvailable")), 200) == []
-        assert (graph.failure, graph.num_ignored_events) == (before, 1)
+        assert handle(graph, event, 200) == []
+        assert (graph.status, graph.failure, graph.num_ignored_events) == (status, before, 1)
 
 
 class TestReports:
@@ -168,16 +149,15 @@ class TestReports:
         assert bool(effects) == allowed
         assert graph.num_ignored_events == (0 if allowed or is_echo else 1)
 
-    def test_an_unknown_attempt_is_counted_and_ignored(self) -> None:
+    @pytest.mark.parametrize(
+        ("attempt", "tm_id"),
+        [(b"x" * 40, "tm-1"), (A, "tm-2")],
+        ids=["an unknown attempt", "another TaskManager"],
+    )
+    def test_a_report_of_strangers_is_counted_and_ignored(self, attempt: bytes, tm_id: str) -> None:
         graph = graph_in(JobStatus.RUNNING)
 
-        assert handle(graph, ExecutionReported(b"x" * 40, "tm-1", ExecutionState.FAILED, failure()), 200) == []
-        assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 1)
-
-    def test_a_report_from_another_task_manager_is_counted_and_ignored(self) -> None:
-        graph = graph_in(JobStatus.RUNNING)
-
-        assert handle(graph, ExecutionReported(A, "tm-2", ExecutionState.FAILED, failure()), 200) == []
+        assert handle(graph, ExecutionReported(attempt, tm_id, ExecutionState.FAILED, failure()), 200) == []
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 1)
 
     def test_the_job_finishes_with_its_last_task(self) -> None:
@@ -207,9 +187,8 @@ class TestReports:
 
 class TestFailing:
     def test_all_others_that_live_are_cancelled(self) -> None:
-        graph = graph_after(
-            SlotsAllocated(PLACES), reported(B, ExecutionState.RUNNING), reported(C, ExecutionState.FINISHED)
-        )
+        begun = SlotsAllocated(PLACES), reported(B, ExecutionState.RUNNING)
+        graph = graph_after(*begun, reported(C, ExecutionState.FINISHED))
 
         effects = handle(graph, reported(A, ExecutionState.FAILED), 200)
 
@@ -277,15 +256,11 @@ class TestLostTaskManager:
         assert orders(effects) == [SendMessage("tm-2", CancelTask(B))]
         assert (graph.failure, graph.executions[A].failure, graph.executions[C].failure) == (cause, cause, cause)
 
-    def test_one_without_tasks_of_the_job_changes_nothing(self) -> None:
-        graph = graph_in(JobStatus.RUNNING)
-
-        assert handle(graph, TaskManagerLost("tm-3", failure()), 200) == []
-
-    def test_one_whose_tasks_have_all_finished_changes_nothing(self) -> None:
+    def test_one_without_tasks_or_whose_tasks_have_all_finished_changes_nothing(self) -> None:
         graph = graph_after(SlotsAllocated(PLACES), reported(B, ExecutionState.FINISHED))
 
-        assert handle(graph, TaskManagerLost("tm-2", failure()), 200) == []
+        for tm_id in ("tm-2", "tm-3"):
+            assert handle(graph, TaskManagerLost(tm_id, failure()), 200) == []
         assert graph.status is JobStatus.RUNNING
 
     def test_a_lost_task_counts_as_ended_while_cancelling(self) -> None:
@@ -307,11 +282,7 @@ class TestSource:
         effects = handle(graph, GlobalFailure(cause), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
-        assert orders(effects) == [
-            SendMessage("tm-1", CancelTask(A)),
-            SendMessage("tm-2", CancelTask(B)),
-            SendMessage("tm-1", CancelTask(C)),
-        ]
+        assert orders(effects) == [SendMessage(PLACES[each], CancelTask(each)) for each in (A, B, C)]
         assert graph.failure is cause
 
     @pytest.mark.parametrize(
@@ -340,11 +311,7 @@ class TestCancelling:
 
         effects = handle(graph, CancelRequested(), 200)
 
-        assert orders(effects) == [
-            SendMessage("tm-1", CancelTask(A)),
-            SendMessage("tm-2", CancelTask(B)),
-            SendMessage("tm-1", CancelTask(C)),
-        ]
+        assert orders(effects) == [SendMessage(PLACES[each], CancelTask(each)) for each in (A, B, C)]
         assert set(states(graph)) == {ExecutionState.CANCELING}
 
     def test_a_task_that_cancels_itself_is_not_told_again(self) -> None:
@@ -364,7 +331,7 @@ class TestCancelling:
         assert graph.failure is None
 
     @pytest.mark.parametrize(
-        "status", [status for status in STATUSES if status not in (JobStatus.CREATED, JobStatus.RUNNING)]
+        "status", [status for status in WAYS if status not in (JobStatus.CREATED, JobStatus.RUNNING)]
     )
     def test_in_every_other_status_it_changes_nothing(self, status: JobStatus) -> None:
         """A second cancel request is not counted as stale either: people press the button twice."""

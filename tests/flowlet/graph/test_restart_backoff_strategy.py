@@ -1,5 +1,6 @@
-"""Tests of ``flowlet.graph.restart_backoff_strategy``: how often, and after how long."""
+"""Tests of ``flowlet.graph.restart_backoff_strategy``: how often, after how long, and what with it."""
 
+from graphlib import CycleError
 from random import Random
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
-from flowlet.graph.restart_backoff_strategy import RestartStrategy, create_restart_strategy
+from flowlet.graph.restart_backoff_strategy import RegionOrder, RestartStrategy, create_restart_strategy
 from tests.flowlet.graph.events import fixed_delay
 
 CHECKPOINTS = CheckpointSettings(1000, "/tmp/checkpoints")
@@ -22,24 +23,18 @@ def failure_rate(max_failures: int, interval_ms: int, delay_ms: int) -> RestartS
 
 
 def exponential(
-    *,
-    initial_backoff_ms: int = 100,
-    max_backoff_ms: int = 1000,
-    multiplier: float = 2.0,
-    jitter: float = 0.0,
-    reset_ms: int = 5000,
-    max_attempts: int = -1,
+    *, jitter: float = 0.0, multiplier: float = 2.0, max_attempts: int = -1, seed: int = 7
 ) -> RestartStrategy:
     settings = RestartSettings(
         RestartKind.EXPONENTIAL_DELAY,
-        initial_backoff_ms=initial_backoff_ms,
-        max_backoff_ms=max_backoff_ms,
+        initial_backoff_ms=100,
+        max_backoff_ms=1000,
         multiplier=multiplier,
         jitter=jitter,
-        reset_ms=reset_ms,
+        reset_ms=5000,
         max_attempts=max_attempts,
     )
-    return RestartStrategy(settings, Random(7).randint)
+    return RestartStrategy(settings, Random(seed).randint)
 
 
 def delays(strategy: RestartStrategy, number: int, now_ms: int = 0) -> list[int | None]:
@@ -60,16 +55,13 @@ def test_each_strategy_names_the_option_that_allows_more() -> None:
     rate = failure_rate(2, 100, 10)
     for now_ms in (0, 1, 2):
         rate.decide(now_ms)
-    exponential = RestartStrategy(
-        RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=4, reset_ms=9), Random(1).randint
-    )
 
     assert fixed_delay(3, 5).why_no_restart == "restart-strategy.fixed-delay.attempts is 3"
     assert rate.why_no_restart == (
         "restart-strategy.failure-rate.max-failures-per-interval is 2, and there were 3 failures within 100 ms"
     )
-    assert exponential.why_no_restart == (
-        "restart-strategy.exponential-delay.attempts-before-reset-backoff is 4, and it never ran for 9 ms without a "
+    assert exponential(max_attempts=4).why_no_restart == (
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff is 4, and it never ran for 5000 ms without a "
         "failure"
     )
     assert not NO_RESTART.can_restart
@@ -130,17 +122,14 @@ class TestExponentialDelay:
         assert strategy.decide(10**6) == 100
 
     def test_jitter_changes_the_delay_to_both_sides(self) -> None:
-        found = {
-            delays(RestartStrategy(exponential(jitter=0.25).settings, Random(seed).randint), 3)[2]
-            for seed in range(2000)
-        }
+        found = {delays(exponential(jitter=0.25, seed=seed), 3)[2] for seed in range(2000)}
 
         assert {300, 500} <= {each for each in found if each is not None}
         assert all(each is not None and 300 <= each <= 500 for each in found)
 
     def test_jitter_keeps_the_limits(self) -> None:
         for seed in range(50):
-            found = delays(RestartStrategy(exponential(jitter=1.0).settings, Random(seed).randint), 8)
+            found = delays(exponential(jitter=1.0, seed=seed), 8)
             assert all(each is not None and 100 <= each <= 1000 for each in found)
 
     def test_a_number_of_failures_that_no_float_can_hold(self) -> None:
@@ -155,17 +144,32 @@ class TestExponentialDelay:
 
 class TestCreate:
     @pytest.mark.parametrize(
-        ("kind", "expected"),
+        ("settings", "expected"),
         [
-            (RestartKind.DEFAULT, "none"),
-            (RestartKind.NONE, "none"),
-            (RestartKind.FIXED_DELAY, "fixed-delay, 1 attempts, 1000 ms apart"),
-            (RestartKind.FAILURE_RATE, "failure-rate, at most 1 failures within 60000 ms, 1000 ms apart"),
-            (RestartKind.EXPONENTIAL_DELAY, "exponential-delay, any number of attempts, 1000 to 60000 ms apart"),
+            (RestartSettings(RestartKind.DEFAULT), "none"),
+            (RestartSettings(RestartKind.NONE), "none"),
+            (RestartSettings(RestartKind.FIXED_DELAY), "fixed-delay, 1 attempts, 1000 ms apart"),
+            (
+                RestartSettings(RestartKind.FIXED_DELAY, attempts=3, delay_ms=7),
+                "fixed-delay, 3 attempts, 7 ms apart",
+            ),
+            (
+                RestartSettings(RestartKind.FAILURE_RATE),
+                "failure-rate, at most 1 failures within 60000 ms, 1000 ms apart",
+            ),
+            (
+                RestartSettings(RestartKind.FAILURE_RATE, max_failures=4, interval_ms=9, delay_ms=8),
+                "failure-rate, at most 4 failures within 9 ms, 8 ms apart",
+            ),
+            (
+                RestartSettings(RestartKind.EXPONENTIAL_DELAY),
+                "exponential-delay, any number of attempts, 1000 to 60000 ms apart",
+            ),
         ],
+        ids=str,
     )
-    def test_each_kind_has_its_strategy(self, kind: RestartKind, expected: str) -> None:
-        assert str(create_restart_strategy(JobSettings(restart=RestartSettings(kind)), Random(0).randint)) == expected
+    def test_each_kind_has_its_strategy_with_its_options(self, settings: RestartSettings, expected: str) -> None:
+        assert str(create_restart_strategy(JobSettings(restart=settings), Random(0).randint)) == expected
 
     def test_checkpoints_bring_exponential_delays_with_flinks_numbers(self) -> None:
         strategy = create_restart_strategy(
@@ -179,14 +183,34 @@ class TestCreate:
 
         assert not create_restart_strategy(settings, Random(0).randint).can_restart
 
-    def test_the_options_reach_the_strategies(self) -> None:
-        options = RestartSettings(RestartKind.FIXED_DELAY, attempts=3, delay_ms=7)
-        rate = RestartSettings(RestartKind.FAILURE_RATE, max_failures=4, interval_ms=9, delay_ms=8)
 
-        assert (
-            str(create_restart_strategy(JobSettings(restart=options), Random(0).randint))
-            == "fixed-delay, 3 attempts, 7 ms apart"
-        )
-        assert str(create_restart_strategy(JobSettings(restart=rate), Random(0).randint)) == (
-            "failure-rate, at most 4 failures within 9 ms, 8 ms apart"
-        )
+# -------------------------------------------------------------------- the regions that run again together
+
+
+DIAMOND = RegionOrder.of([(), (0,), (0,), (1, 2), ()])  # 0 -> 1 and 2 -> 3; 4 alone
+
+
+def test_stages_follow_from_who_reads_whom() -> None:
+    """The longest way counts."""
+    assert list(DIAMOND.stages) == [0, 1, 1, 2, 0]
+    assert list(RegionOrder.of([(2,), (0,), ()]).stages) == [1, 2, 0]
+    assert DIAMOND.is_staged
+    assert not RegionOrder.of([(), ()]).is_staged
+
+
+def test_a_failed_region_takes_with_it_who_has_begun_to_read_it() -> None:
+    """A region that has not begun to read is left alone."""
+    assert DIAMOND.involved([1], lambda _: False, {0, 1, 2}.__contains__) == {1}
+    assert DIAMOND.involved([1], lambda _: False, {0, 1, 2, 3}.__contains__) == {1, 3}
+
+
+def test_lost_results_are_made_again_as_far_back_as_needed() -> None:
+    """All regions that read the results run again, too."""
+    assert DIAMOND.involved([3], {1}.__contains__, {0, 1, 2, 3}.__contains__) == {1, 3}
+    assert DIAMOND.involved([3], {0, 1}.__contains__, {0, 1, 2, 3}.__contains__) == {0, 1, 2, 3}
+
+
+def test_a_circle_is_our_own_mistake() -> None:
+    """Graphs have none."""
+    with pytest.raises(CycleError):
+        RegionOrder.of([(1,), (0,)])

@@ -1,156 +1,102 @@
 """Tests of ``flowlet.graph.execution_graph``: what happens between two runs of a job."""
 
-from dataclasses import dataclass, field
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_events import (
-    Deploy,
-    Effect,
-    JobStatusChanged,
-    ReleaseSlots,
-    RequestSlots,
-    RestartAfter,
-    SendMessage,
-)
-from flowlet.graph.execution_graph import MAX_FAILED_RUNS, Execution, ExecutionGraph
+from flowlet.graph.execution_events import Deploy, ReleaseSlots, RequestSlots, RestartAfter, SendMessage
+from flowlet.graph.execution_graph import MAX_FAILED_RUNS, ExecutionGraph
 from flowlet.messages.control_messages import CancelTask, FailureInfo
-from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import (
     CancelRequested,
     Event,
-    ExecutionReported,
     GlobalFailure,
-    RestartDue,
     SchedulingFailed,
-    SlotsAllocated,
     TaskManagerLost,
-    fixed_delay,
+    failure,
     handle,
+    orders,
+    statuses,
 )
-
-S = ExecutionState
-DELAY_MS = 500
-
-
-def failure(
-    exception_type: str = "builtins.ValueError", message: str = "boom", *, suppresses_restarts: bool = False
-) -> FailureInfo:
-    return FailureInfo(exception_type, message, "", None, "task", 0, None, "tm-1", 0, suppresses_restarts)
-
-
-def attempt(task: str, run: int) -> bytes:
-    return f"{task}{run}".encode().ljust(40)
-
-
-def vertices(run: int) -> list[Execution]:
-    return [Execution(attempt("a", run), "v", 0), Execution(attempt("b", run), "w", 0)]
-
-
-def slots(run: int) -> SlotsAllocated:
-    return SlotsAllocated({attempt("a", run): "tm-1", attempt("b", run): "tm-2"})
-
-
-def reported(task: str, run: int, state: ExecutionState, cause: FailureInfo | None = None) -> ExecutionReported:
-    needs_cause = state in (S.FAILED, S.CANCELED)
-    return ExecutionReported(
-        attempt(task, run),
-        "tm-1" if task == "a" else "tm-2",
-        state,
-        (cause or failure(message=f"{task}{run}")) if needs_cause else None,
-    )
+from tests.flowlet.graph.restarts import DELAY_MS, S, attempt, due, graph_of, reported, slots, world_after
 
 
 def graph_after(*events: Event, attempts: int = 1) -> ExecutionGraph:
-    graph = ExecutionGraph(vertices(0), 100, fixed_delay(attempts, DELAY_MS))
+    graph = graph_of(["ab"], attempts)
     for number, event in enumerate(events):
         handle(graph, event, 101 + number)
         graph.check_invariants()
     return graph
 
 
-RUNNING = (slots(0),)
-ENDING = (*RUNNING, reported("a", 0, S.FAILED))  # b is being cancelled
-DELAYED = (*ENDING, reported("b", 0, S.CANCELED))
-WAITING = (*DELAYED, RestartDue(vertices(1)))
-AGAIN = (*WAITING, slots(1))
+RUNNING = (slots("ab"),)
+ENDING = (*RUNNING, reported("a", S.FAILED))  # b is being cancelled
+DELAYED = (*ENDING, reported("b", S.CANCELED))
+WAITING = (*DELAYED, due("ab"))
+AGAIN = (*WAITING, slots("ab", 1))
 PHASES = {"ending": ENDING, "delayed": DELAYED, "waiting": WAITING}
-
-
-def statuses(effects: list[Effect]) -> list[JobStatus]:
-    return [effect.status for effect in effects if isinstance(effect, JobStatusChanged)]
-
-
-def orders(effects: list[Effect]) -> list[Effect]:
-    return [
-        effect
-        for effect in effects
-        if isinstance(effect, Deploy | SendMessage | ReleaseSlots | RestartAfter | RequestSlots)
-    ]
 
 
 class TestOneRestart:
     def test_the_others_are_cancelled_first(self) -> None:
         graph = graph_after(*RUNNING)
 
-        effects = handle(graph, reported("a", 0, S.FAILED), 200)
+        effects = handle(graph, reported("a", S.FAILED), 200)
 
         assert statuses(effects) == [JobStatus.RESTARTING]
-        assert orders(effects) == [SendMessage("tm-2", CancelTask(attempt("b", 0)))]
+        assert orders(effects) == [SendMessage("tm-2", CancelTask(attempt("b")))]
 
     def test_the_slots_are_given_back_when_the_last_task_has_ended_and_the_delay_counts_from_the_failure(self) -> None:
         graph = graph_after(*RUNNING)
-        handle(graph, reported("a", 0, S.FAILED), 200)
+        handle(graph, reported("a", S.FAILED), 200)
 
-        effects = handle(graph, reported("b", 0, S.CANCELED), 320)
+        effects = handle(graph, reported("b", S.CANCELED), 320)
 
         assert orders(effects) == [ReleaseSlots(), RestartAfter(DELAY_MS - 120)]
         assert statuses(effects) == []
 
     def test_a_delay_that_is_over_before_the_tasks_are_is_none(self) -> None:
         graph = graph_after(*RUNNING)
-        handle(graph, reported("a", 0, S.FAILED), 200)
+        handle(graph, reported("a", S.FAILED), 200)
 
-        assert RestartAfter(0) in handle(graph, reported("b", 0, S.CANCELED), 200_000)
+        assert RestartAfter(0) in handle(graph, reported("b", S.CANCELED), 200_000)
 
     def test_a_clock_that_was_set_back_makes_the_delay_no_longer(self) -> None:
         graph = graph_after(*RUNNING)
-        handle(graph, reported("a", 0, S.FAILED), 200_000)
+        handle(graph, reported("a", S.FAILED), 200_000)
 
-        assert RestartAfter(DELAY_MS) in handle(graph, reported("b", 0, S.CANCELED), 200)
+        assert RestartAfter(DELAY_MS) in handle(graph, reported("b", S.CANCELED), 200)
 
     def test_a_run_that_was_over_at_once_restarts_once(self) -> None:
-        graph = graph_after(*RUNNING, reported("b", 0, S.FINISHED))
+        graph = graph_after(*RUNNING, reported("b", S.FINISHED))
 
-        effects = handle(graph, reported("a", 0, S.FAILED), 200)
+        effects = handle(graph, reported("a", S.FAILED), 200)
 
         assert orders(effects) == [ReleaseSlots(), RestartAfter(DELAY_MS)]
 
     def test_then_it_asks_for_slots(self) -> None:
         graph = graph_after(*DELAYED)
 
-        effects = handle(graph, RestartDue(vertices(1)), 900)
+        effects = handle(graph, due("ab"), 900)
 
         assert effects == [RequestSlots()]
         assert (graph.status, graph.attempt_number) == (JobStatus.RESTARTING, 1)
         assert {execution.state for execution in graph.executions.values()} == {S.CREATED}
 
     def test_finished_tasks_are_deployed_again_too(self) -> None:
-        graph = graph_after(*RUNNING, reported("b", 0, S.FINISHED), reported("a", 0, S.FAILED), RestartDue(vertices(1)))
+        graph = graph_after(*RUNNING, reported("b", S.FINISHED), reported("a", S.FAILED), due("ab"))
 
-        effects = handle(graph, slots(1), 900)
+        effects = handle(graph, slots("ab", 1), 900)
 
         assert orders(effects) == [Deploy(attempt("a", 1), "tm-1"), Deploy(attempt("b", 1), "tm-2")]
         assert statuses(effects) == [JobStatus.RUNNING]
 
     def test_the_second_run_finishes_the_job(self) -> None:
-        graph = graph_after(*AGAIN, reported("a", 1, S.FINISHED))
+        graph = graph_after(*AGAIN, reported("a", S.FINISHED, 1))
 
-        effects = handle(graph, reported("b", 1, S.FINISHED), 900)
+        effects = handle(graph, reported("b", S.FINISHED, 1), 900)
 
         assert statuses(effects) == [JobStatus.FINISHED]
         assert orders(effects) == [ReleaseSlots()]
@@ -159,7 +105,7 @@ class TestOneRestart:
         graph = graph_after(*AGAIN)
         cause = failure(message="second")
 
-        effects = handle(graph, reported("a", 1, S.FAILED, cause), 900)
+        effects = handle(graph, reported("a", S.FAILED, 1, cause), 900)
 
         assert statuses(effects) == [JobStatus.FAILING]
         assert graph.failure is cause
@@ -174,8 +120,8 @@ class TestOneRestart:
     def test_reports_of_the_run_before_are_ignored_and_counted(self) -> None:
         graph = graph_after(*AGAIN)
 
-        assert handle(graph, reported("a", 0, S.FAILED), 900) == []
-        assert handle(graph, reported("b", 0, S.RUNNING), 900) == []
+        assert handle(graph, reported("a", S.FAILED), 900) == []
+        assert handle(graph, reported("b", S.RUNNING), 900) == []
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 2)
 
     @pytest.mark.parametrize("events", [RUNNING, ENDING, AGAIN], ids=["running", "ending", "again"])
@@ -183,7 +129,7 @@ class TestOneRestart:
         graph = graph_after(*events)
         before = graph.executions
 
-        assert handle(graph, RestartDue(vertices(2)), 900) == []
+        assert handle(graph, due("ab", 2), 900) == []
         assert (graph.executions, graph.num_ignored_events) == (before, 1)
 
 
@@ -192,14 +138,14 @@ class TestFailures:
         """Two failures of the first run leave the one attempt for the second."""
         graph = graph_after(*ENDING)
 
-        effects = handle(graph, reported("b", 0, S.FAILED), 200)
+        effects = handle(graph, reported("b", S.FAILED), 200)
 
         assert orders(effects) == [ReleaseSlots(), RestartAfter(DELAY_MS - 98)]
         assert graph.status is JobStatus.RESTARTING
 
     def test_the_cause_replaces_its_symptom(self) -> None:
         symptom, cause = failure("ConnectionLostError"), failure()
-        graph = graph_after(*RUNNING, reported("a", 0, S.FAILED, symptom), reported("b", 0, S.FAILED, cause))
+        graph = graph_after(*RUNNING, reported("a", S.FAILED, 0, symptom), reported("b", S.FAILED, 0, cause))
         (run,) = graph.failed_runs
 
         assert graph.failure is cause
@@ -215,10 +161,10 @@ class TestFailures:
         graph = graph_after(attempts=100)
         for run in range(MAX_FAILED_RUNS + 5):
             for event in (
-                slots(run),
-                reported("a", run, S.FAILED),
-                reported("b", run, S.CANCELED),
-                RestartDue(vertices(run + 1)),
+                slots("ab", run),
+                reported("a", S.FAILED, run),
+                reported("b", S.CANCELED, run),
+                due("ab", run + 1),
             ):
                 handle(graph, event, 200)
 
@@ -228,7 +174,7 @@ class TestFailures:
     def test_a_failure_that_would_come_again_ends_the_job(self) -> None:
         graph = graph_after(*RUNNING)
 
-        effects = handle(graph, reported("a", 0, S.FAILED, failure(suppresses_restarts=True)), 200)
+        effects = handle(graph, reported("a", S.FAILED, 0, failure(suppresses_restarts=True)), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
 
@@ -257,7 +203,7 @@ class TestFailures:
         graph = graph_after(*PHASES[phase])
 
         assert handle(graph, SchedulingFailed(failure()), 200) == []
-        assert handle(graph, slots(0), 200) == []
+        assert handle(graph, slots("ab"), 200) == []
         assert graph.num_ignored_events == 2
 
 
@@ -276,7 +222,7 @@ class TestCancel:
         graph = graph_after(*ENDING)
 
         first = handle(graph, CancelRequested(), 200)
-        second = handle(graph, reported("b", 0, S.CANCELED), 201)
+        second = handle(graph, reported("b", S.CANCELED), 201)
 
         assert (statuses(first), orders(first)) == ([JobStatus.CANCELLING], [])
         assert (statuses(second), orders(second)) == ([JobStatus.CANCELED], [ReleaseSlots()])
@@ -284,93 +230,8 @@ class TestCancel:
     def test_a_restart_that_is_due_too_late_is_ignored(self) -> None:
         graph = graph_after(*DELAYED, CancelRequested())
 
-        assert handle(graph, RestartDue(vertices(1)), 900) == []
+        assert handle(graph, due("ab"), 900) == []
         assert graph.num_ignored_events == 1
-
-
-@dataclass(slots=True)
-class World:
-    """The JobManager and TaskManagers around one graph: they carry out the effects, in any order that the schedule
-    chooses.
-    """
-
-    graph: ExecutionGraph
-    now_ms: int = 200
-    run: int = 0
-    deployed: dict[bytes, str] = field(default_factory=dict)  # what lives on TaskManagers
-    is_due: bool = False
-    wants_slots: bool = True
-    holds_slots: bool = False
-
-    def handle(self, event: Event) -> None:
-        self.now_ms += 1
-        was_ended = self.graph.status.is_globally_terminal_state()
-        effects = handle(self.graph, event, self.now_ms)
-        self.graph.check_invariants()
-        assert not (was_ended and effects)
-        for effect in effects:
-            self._carry_out(effect)
-
-    def _carry_out(self, effect: Effect) -> None:
-        match effect:
-            case Deploy(attempt_id, tm_id):
-                assert all(each in self.graph.executions for each in self.deployed), (
-                    "a task of the run before still lives"
-                )
-                self.deployed[attempt_id] = tm_id
-            case ReleaseSlots():
-                assert not self.deployed, "a task still lives on the slots"
-                self.holds_slots = self.wants_slots = self.is_due = False
-            case RestartAfter(delay_ms):
-                assert 0 <= delay_ms <= DELAY_MS
-                self.is_due = True
-            case RequestSlots():
-                assert not self.holds_slots
-                self.wants_slots = True
-            case _:
-                pass
-
-    def step(self, choice: str, number: int, cause: FailureInfo) -> None:
-        """One thing that may happen now; others are left out."""
-        match choice:
-            case "slots" if self.wants_slots:
-                self.wants_slots, self.holds_slots = False, True
-                self.handle(slots(self.run))
-            case "no slots" if self.wants_slots:
-                self.wants_slots = False
-                self.handle(SchedulingFailed(cause))
-            case "due" if self.is_due:
-                self.is_due = False
-                self.run += 1
-                self.handle(RestartDue(vertices(self.run)))
-            case "run" | "finish" | "fail" if self.deployed:
-                attempt_id = sorted(self.deployed)[number % len(self.deployed)]
-                state = {"run": S.RUNNING, "finish": S.FINISHED, "fail": S.FAILED}[choice]
-                self.report(attempt_id, state, cause)
-            case "canceled":
-                self.end_cancelled()
-            case "lost":
-                tm_id = ("tm-1", "tm-2")[number % 2]
-                self.deployed = {key: place for key, place in self.deployed.items() if place != tm_id}
-                self.handle(TaskManagerLost(tm_id, cause))
-            case "global":
-                self.handle(GlobalFailure(cause))
-            case "stale":
-                self.handle(reported("a", self.run - 1, S.FAILED, cause))
-            case "cancel":
-                self.handle(CancelRequested())
-            case _:
-                pass
-
-    def report(self, attempt_id: bytes, state: ExecutionState, cause: FailureInfo) -> None:
-        tm_id = self.deployed[attempt_id]
-        if state is not S.RUNNING:
-            del self.deployed[attempt_id]
-        self.handle(ExecutionReported(attempt_id, tm_id, state, cause if state in (S.FAILED, S.CANCELED) else None))
-
-    def end_cancelled(self) -> None:
-        for attempt_id in [each for each in self.deployed if self.graph.executions[each].state is S.CANCELING]:
-            self.report(attempt_id, S.CANCELED, failure())
 
 
 CHOICES = ["slots", "no slots", "due", "run", "finish", "fail", "canceled", "lost", "global", "stale", "cancel"]
@@ -387,22 +248,17 @@ def test_laws_of_every_schedule(steps: list[tuple[str, int, FailureInfo]], attem
     """One run at a time, no more restarts than allowed, and slots that are free exactly when nothing runs; the graph's
     own checks, too.
     """
-    world = World(graph_after(attempts=attempts))
+    world = world_after(steps, ["ab"], attempts)
 
-    for choice, number, cause in steps:
-        world.step(choice, number, cause)
-
-    assert world.graph.attempt_number == world.run <= attempts
+    assert world.graph.attempt_number == world.num_restarts <= attempts
 
 
 @given(STEPS, st.integers(0, 4))
 def test_every_job_ends_if_nothing_else_fails(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> None:
-    world = World(graph_after(attempts=attempts))
-    for choice, number, cause in steps:
-        world.step(choice, number, cause)
+    world = world_after(steps, ["ab"], attempts)
 
     for _ in range(3):
-        for choice in ("canceled", "due", "slots", "finish", "finish"):
+        for choice in ("canceled", "canceled", "due", "slots", "finish", "finish"):
             world.step(choice, 0, CAUSES[0])
 
     assert world.graph.status.is_globally_terminal_state()
@@ -414,13 +270,12 @@ def test_a_cancel_ends_every_job_that_does_not_fail_already(
     steps: list[tuple[str, int, FailureInfo]], attempts: int
 ) -> None:
     """A restart may be at any stage: no task is deployed any more, and the job is CANCELED."""
-    world = World(graph_after(attempts=attempts))
-    for choice, number, cause in steps:
-        world.step(choice, number, cause)
+    world = world_after(steps, ["ab"], attempts)
     before = world.graph.status
 
     world.handle(CancelRequested())
-    world.end_cancelled()
+    for each in world.cancelled():
+        world.report(each, S.CANCELED, failure())
 
     if before in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.CANCELLING):
         assert world.graph.status is JobStatus.CANCELED

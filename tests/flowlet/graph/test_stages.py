@@ -6,13 +6,7 @@ import msgspec
 import pytest
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_events import (
-    Deploy,
-    Effect,
-    RequestSlots,
-    RestartAfter,
-    SendMessage,
-)
+from flowlet.graph.execution_events import Effect, RequestSlots, RestartAfter, SendMessage
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import RegionOrder
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults
@@ -24,6 +18,7 @@ from tests.flowlet.graph.events import (
     RestartDue,
     SlotsAllocated,
     TaskManagerLost,
+    failure,
     fixed_delay,
     handle,
 )
@@ -52,7 +47,6 @@ class Cluster:
         self.kept: set[bytes] = set()  # of attempts that have finished and were not released
         self.due: list[tuple[int, ...]] = []  # restarts to come
         self.requested = 1
-        self.num_deployed = 0
 
     def handle(self, event: Event) -> list[Effect]:
         effects = handle(self.graph, event, self.now_ms)
@@ -65,8 +59,6 @@ class Cluster:
                     self.due.append(regions)
                 case RequestSlots():
                     self.requested += 1
-                case Deploy():
-                    self.num_deployed += 1
                 case _:
                     pass
         return effects
@@ -77,6 +69,12 @@ class Cluster:
         waiting = self.graph.waiting
         self.handle(SlotsAllocated({each.attempt: f"tm-{each.subtask}-{len(self.lost)}" for each in waiting}))
         return [f"{each.vertex_id} {each.subtask}" for each in waiting]
+
+    def begin_middle(self) -> None:
+        """Let the first stage run to its end, and deploy the second."""
+        self.deploy()
+        self.finish("source 0", "source 1")
+        self.deploy()
 
     def report(self, name: str, state: ExecutionState, cause: FailureInfo | None = None) -> list[Effect]:
         execution = self.find(name)
@@ -90,11 +88,8 @@ class Cluster:
         return self.graph.executions_of(vertex)[int(subtask)]
 
     def finish(self, *names: str) -> list[Effect]:
-        return [
-            effect
-            for name in names
-            for effect in [*self.report(name, ExecutionState.RUNNING), *self.report(name, ExecutionState.FINISHED)]
-        ]
+        states = ExecutionState.RUNNING, ExecutionState.FINISHED
+        return [effect for name in names for state in states for effect in self.report(name, state)]
 
     def lose(self, tm_id: str) -> None:
         self.lost.append(tm_id)
@@ -106,15 +101,8 @@ class Cluster:
         due, self.due = self.due, []
         for regions in due:
             ended = self.graph.executions_in(frozenset(regions))
-            next_ones = [
-                Execution(attempt_of(*each.key, each.attempt_number + 1), *each.key, each.attempt_number + 1)
-                for each in ended
-            ]
-            self.handle(RestartDue(next_ones))
-
-
-def failure(kind: str = "builtins.ValueError") -> FailureInfo:
-    return FailureInfo(kind, "boom", "", None, "task", 0, None, "tm", 0)
+            counted = [(each.key, each.attempt_number + 1) for each in ended]
+            self.handle(RestartDue([Execution(attempt_of(*key, count), *key, count) for key, count in counted]))
 
 
 def released(effects: list[Effect]) -> list[str]:
@@ -136,9 +124,7 @@ def test_a_stage_waits_for_the_end_of_the_stage_before() -> None:
 def test_results_are_released_when_all_who_read_them_have_finished() -> None:
     """Results are not released before, and the job ends."""
     cluster = Cluster()
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
 
     assert released(cluster.finish("middle 0")) == []
     assert released(cluster.finish("middle 1")) == ["source 0 0", "source 1 0"]
@@ -150,9 +136,7 @@ def test_results_are_released_when_all_who_read_them_have_finished() -> None:
 def test_a_failed_consumer_starts_again_alone() -> None:
     """The results that the failed consumer reads are still there."""
     cluster = Cluster()
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
     cluster.report("middle 0", ExecutionState.RUNNING)
 
     effects = cluster.report("middle 1", ExecutionState.FAILED, failure())
@@ -166,9 +150,7 @@ def test_a_failed_consumer_starts_again_alone() -> None:
 def test_a_lost_task_manager_takes_results_with_it() -> None:
     """The producers of lost results run again, and all that had begun to read them; the other producers do not."""
     cluster = Cluster()
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
 
     cluster.lose("tm-1-0")
     cluster.report("middle 0", ExecutionState.CANCELED)
@@ -198,9 +180,7 @@ def test_results_that_are_lost_while_nobody_reads_them_are_made_again() -> None:
 def test_released_results_are_made_again_if_a_later_stage_needs_them() -> None:
     """Producers run again as many stages back as the missing results need."""
     cluster = Cluster()
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
     cluster.finish("middle 0", "middle 1")
     cluster.deploy()
 
@@ -214,9 +194,7 @@ def test_released_results_are_made_again_if_a_later_stage_needs_them() -> None:
 def test_a_consumer_that_notices_first_does_not_cost_a_second_restart() -> None:
     """The consumer's broken connection is a symptom of the loss, which becomes the cause."""
     cluster = Cluster(attempts=1)
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
 
     cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectionLostError"))
     cluster.lose("tm-1-0")
@@ -232,9 +210,7 @@ def test_consumers_that_start_again_before_a_loss_is_known_cost_no_further_resta
     them several times.
     """
     cluster = Cluster(attempts=1)
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
 
     for broken in ("middle 0", "middle 1", "middle 0"):
         cluster.report(broken, ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
@@ -253,9 +229,7 @@ def test_consumers_that_start_again_before_a_loss_is_known_cost_no_further_resta
 def test_a_connection_that_stays_broken_costs_restarts() -> None:
     """The failure counts again after the time in which a loss would have become known."""
     cluster = Cluster(attempts=1)
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
     cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
     cluster.restart()
     cluster.deploy()
@@ -269,9 +243,7 @@ def test_a_connection_that_stays_broken_costs_restarts() -> None:
 def test_a_failure_of_its_own_before_a_broken_connection_is_forgotten_costs_a_restart() -> None:
     """The task reads nothing that was lost, and those that read its results broke down earlier."""
     cluster = Cluster(attempts=1, fails_as_one=True)
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
     cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
     cluster.report("middle 1", ExecutionState.CANCELED)
     cluster.restart()
@@ -290,9 +262,7 @@ def test_a_failure_of_its_own_before_a_broken_connection_is_forgotten_costs_a_re
 def test_a_failure_that_is_final_ends_the_job_behind_a_broken_connection(has_begun_again: bool) -> None:
     """A final failure ends the job, although it looks like one more loss of a connection."""
     cluster = Cluster()
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
     cluster.report("middle 0", ExecutionState.FAILED, failure("netstack.errors.ConnectError"))
     if has_begun_again:
         cluster.restart()
@@ -309,9 +279,7 @@ def test_a_failure_that_is_final_ends_the_job_behind_a_broken_connection(has_beg
 def test_a_job_whose_results_the_client_reads_starts_again_as_a_whole() -> None:
     """All that has begun, and nothing that has not."""
     cluster = Cluster(fails_as_one=True)
-    cluster.deploy()
-    cluster.finish("source 0", "source 1")
-    cluster.deploy()
+    cluster.begin_middle()
 
     cluster.report("middle 0", ExecutionState.FAILED, failure())
     cluster.report("middle 1", ExecutionState.CANCELED)
@@ -364,11 +332,8 @@ def test_whatever_fails_the_job_ends_and_keeps_nothing(seed: int) -> None:
             assert chosen.tm_id is not None
             cluster.lose(chosen.tm_id)
         elif not calm and rng.random() < 0.15:
-            cluster.report(
-                name,
-                ExecutionState.FAILED,
-                failure(rng.choice(["builtins.ValueError", "netstack.errors.ConnectionLostError"])),
-            )
+            cause = rng.choice(["builtins.ValueError", "netstack.errors.ConnectionLostError"])
+            cluster.report(name, ExecutionState.FAILED, failure(cause))
         elif chosen.state is ExecutionState.RUNNING:
             cluster.report(name, ExecutionState.FINISHED)
         else:

@@ -1,42 +1,29 @@
-"""Promises of ``build_stream_graph`` and ``execution_plan``."""
+"""The graph of a program's transformations, and its plan."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flowlet.common import Types
 from flowlet.common.execution_config import EnvironmentSettings
 from flowlet.errors import JobGraphError
-from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Partitioner, Rebalance
-from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
+from flowlet.graph.chaining import build_job_graph, is_chainable
+from flowlet.graph.job_graph import DEFAULT_SLOT_SHARING_GROUP, JobGraph
+from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Rebalance
+from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    GraphValue,
     OperatorFactory,
     OperatorTransformation,
-    PartitionTransformation,
-    SourceTransformation,
+    SideOutputTransformation,
     Transformation,
+    UnionTransformation,
+    key_selector_of,
 )
-
-SETTINGS = StreamGraphSettings()
-
-
-READ = OperatorFactory.of("flowlet.operators.source_operator:SourceOperator", source=GraphValue.SOURCE)
-MAP = OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=str)
-
-
-def source(**changes: Any) -> SourceTransformation:
-    return SourceTransformation(**{"name": "numbers", "source": object(), "factory": READ, **changes})
-
-
-def mapped(upstream: Transformation | None, **changes: Any) -> OperatorTransformation:
-    return OperatorTransformation(**{"name": "Map", "input": upstream, "factory": MAP, **changes})
-
-
-def partitioned(upstream: Transformation, partitioner: Partitioner) -> PartitionTransformation:
-    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner)
+from tests.flowlet.graph.transformations import MAP, mapped, partitioned, source
 
 
 def build(*transformations: Transformation, **settings: Any) -> StreamGraph:
@@ -49,7 +36,7 @@ def test_everything_that_is_read_is_part_of_the_graph_once() -> None:
 
     graph = build(right, left, right)
 
-    assert [node.name for node in graph.nodes.values()] == ["Source: numbers", "right", "left"]
+    assert [node.name for node in graph.nodes.values()] == ["Source: S", "right", "left"]
     assert [(edge.source, edge.target) for edge in graph.edges] == [(1, 2), (1, 3)]
     assert graph.inputs_of(1) == []
     assert graph.inputs_of(3) == [graph.edges[1]]
@@ -78,7 +65,7 @@ def test_equal_parallelism_means_forward_and_another_one_rebalance() -> None:
 def test_partitionings_are_on_edges_and_not_nodes() -> None:
     graph = build(mapped(partitioned(source(), Broadcast())))
 
-    assert [node.name for node in graph.nodes.values()] == ["Source: numbers", "Map"]
+    assert [node.name for node in graph.nodes.values()] == ["Source: S", "Map"]
     assert graph.edges[0].partitioner == Broadcast()
 
 
@@ -92,10 +79,8 @@ def test_forward_does_not_change_the_parallelism() -> None:
     start = source(parallelism=2)
 
     assert build(mapped(partitioned(start, Forward()), parallelism=2)).edges[0].partitioner == Forward()
-    with pytest.raises(
-        JobGraphError,
-        match=r"forward\(\) from 'Source: numbers' \(parallelism 2\) to 'Map' \(parallelism 3\): .* use rebalance",
-    ):
+    reason = r"forward\(\) from 'Source: S' \(parallelism 2\) to 'Map' \(parallelism 3\): .* use rebalance"
+    with pytest.raises(JobGraphError, match=reason):
         build(mapped(partitioned(start, Forward()), parallelism=3))
 
 
@@ -159,7 +144,7 @@ def test_ids_are_the_same_each_time_a_program_is_built() -> None:
 
 def test_an_operator_with_a_uid_keeps_its_id_when_the_program_changes() -> None:
     before = build(mapped(source(), uid="count"))
-    after = build(mapped(mapped(source(name="other")), uid="count"))
+    after = build(mapped(mapped(source("other")), uid="count"))
 
     assert before.nodes[2].hash == after.nodes[3].hash
     assert before.nodes[1].hash != build(mapped(source(), uid="numbers")).nodes[2].hash
@@ -187,7 +172,7 @@ def test_the_runtime_mode_decides_whether_results_are_final(mode: str, is_bounde
 
 
 def test_batch_needs_inputs_that_end() -> None:
-    with pytest.raises(JobGraphError, match="'Source: numbers' is unbounded; use STREAMING or AUTOMATIC"):
+    with pytest.raises(JobGraphError, match="'Source: S' is unbounded; use STREAMING or AUTOMATIC"):
         build(mapped(source(is_bounded=False)), runtime_mode="BATCH")
 
 
@@ -198,41 +183,19 @@ def test_the_plan_is_flinks_json() -> None:
     printed = mapped(kept, name="Print to Std. Out", label="Sink: {}", is_sink=True)
     written = mapped(kept, name="Sink", label="{}: Writer", is_sink=True)
 
-    plan = json.loads(execution_plan(build_stream_graph([printed, written], "job", SETTINGS)))
+    plan = json.loads(execution_plan(build_stream_graph([printed, written], "job", StreamGraphSettings())))
 
+    def node(number: int, kind: str, pact: str, parallelism: int, **more: Any) -> dict[str, Any]:
+        return {"id": number, "type": kind, "pact": pact, "contents": kind, "parallelism": parallelism, **more}
+
+    hashed = [{"id": 1, "ship_strategy": "HASH", "side": "second"}]
+    rebalanced = [{"id": 2, "ship_strategy": "REBALANCE", "side": "second"}]
     assert plan == {
         "nodes": [
-            {
-                "id": 1,
-                "type": "Source: numbers",
-                "pact": "Data Source",
-                "contents": "Source: numbers",
-                "parallelism": 2,
-            },
-            {
-                "id": 2,
-                "type": "Filter",
-                "pact": "Operator",
-                "contents": "only some",
-                "parallelism": 2,
-                "predecessors": [{"id": 1, "ship_strategy": "HASH", "side": "second"}],
-            },
-            {
-                "id": 3,
-                "type": "Sink: Print to Std. Out",
-                "pact": "Data Sink",
-                "contents": "Sink: Print to Std. Out",
-                "parallelism": 1,
-                "predecessors": [{"id": 2, "ship_strategy": "REBALANCE", "side": "second"}],
-            },
-            {
-                "id": 4,
-                "type": "Sink: Writer",
-                "pact": "Data Sink",
-                "contents": "Sink: Writer",
-                "parallelism": 1,
-                "predecessors": [{"id": 2, "ship_strategy": "REBALANCE", "side": "second"}],
-            },
+            node(1, "Source: S", "Data Source", 2),
+            node(2, "Filter", "Operator", 2, predecessors=hashed) | {"contents": "only some"},
+            node(3, "Sink: Print to Std. Out", "Data Sink", 1, predecessors=rebalanced),
+            node(4, "Sink: Writer", "Data Sink", 1, predecessors=rebalanced),
         ]
     }
 
@@ -243,3 +206,148 @@ def test_settings_travel_with_the_node() -> None:
     assert graph.nodes[2].transformation.chaining is ChainingStrategy.HEAD
     assert graph.settings.environment.is_chaining_enabled is False
     assert graph.nodes[2].transformation.factory.target == MAP.target
+
+
+def test_only_a_stream_behind_key_by_is_keyed() -> None:
+    """A stream of another partitioning is not keyed, nor is the output of an operator on a keyed stream."""
+    keyed = partitioned(source(), KeyGroups(len))
+
+    assert key_selector_of(source()) is None
+    assert key_selector_of(partitioned(source(), Rebalance())) is None
+    assert key_selector_of(keyed) is len
+    assert key_selector_of(mapped(keyed)) is None
+
+
+def test_an_operator_has_its_name_with_what_flink_puts_around_it() -> None:
+    written = mapped(source(), "files", label="{}: Writer")
+
+    assert (source("{x}").operator_name, written.operator_name) == ("Source: {x}", "files: Writer")
+
+
+def test_two_equal_looking_transformations_are_two_operators() -> None:
+    one, other = source(), source()
+
+    assert one != other
+    assert len({one, other}) == 2
+
+
+def test_records_may_be_anything_unless_declared() -> None:
+    assert source().output_type == Types.PICKLED_BYTE_ARRAY()
+
+
+# -------------------------------------------------- unions, side outputs and operators with two inputs
+
+
+CO_MAP = OperatorFactory.of("flowlet.operators.co_functions:CoMapOperator", function=object())
+
+
+def union(*streams: Transformation) -> UnionTransformation:
+    return UnionTransformation(name="Union", streams=streams)
+
+
+def side(upstream: Transformation, tag_id: str) -> SideOutputTransformation:
+    return SideOutputTransformation(name="Side", input=upstream, tag_id=tag_id)
+
+
+def rebalanced(upstream: Transformation) -> Transformation:
+    return partitioned(upstream, Rebalance())
+
+
+def connected(first: Transformation, second: Transformation) -> OperatorTransformation:
+    return OperatorTransformation(name="C", input=first, second_input=second, factory=CO_MAP)
+
+
+def stream_graph(*transformations: Transformation) -> StreamGraph:
+    return build_stream_graph(transformations, "job", StreamGraphSettings())
+
+
+def job_graph(*transformations: Transformation) -> JobGraph:
+    def operator(node: Any) -> Any:
+        return SimpleNamespace(name=node.name)
+
+    return build_job_graph(
+        stream_graph(*transformations),
+        operator,
+        lambda made, parent, edge: SimpleNamespace(operator=made, parent=parent, tag=edge and edge.tag),
+    )
+
+
+def test_a_union_is_read_stream_by_stream() -> None:
+    """Unions of unions too, each stream with the partitioning it was given."""
+    graph = stream_graph(mapped(union(source("A"), union(rebalanced(source("B")), source("C")))))
+
+    assert [graph.nodes[number].name for number in graph.nodes] == ["Source: A", "Source: B", "Source: C", "Map"]
+    assert graph.edges == [StreamEdge(1, 4, Forward()), StreamEdge(2, 4, Rebalance()), StreamEdge(3, 4, Forward())]
+
+
+def test_a_partitioning_of_a_union_counts_for_all_its_streams() -> None:
+    graph = stream_graph(mapped(rebalanced(union(source("A"), source("B")))))
+
+    assert [edge.partitioner for edge in graph.edges] == [Rebalance(), Rebalance()]
+
+
+def test_an_operator_that_reads_several_streams_begins_a_task() -> None:
+    graph = job_graph(mapped(mapped(union(source("A"), source("B"))), "N"))
+
+    assert [vertex.name for vertex in graph.vertices] == ["Source: A", "Source: B", "Map -> N"]
+    assert [edge.input_id for edge in graph.edges] == [1, 1]
+
+
+def test_a_stream_united_with_itself_has_two_edges() -> None:
+    upstream = source()
+
+    graph = job_graph(mapped(union(upstream, upstream)))
+
+    assert len({edge.id for edge in graph.edges}) == 2
+
+
+def test_a_side_output_is_a_tag_on_an_edge_and_can_be_chained() -> None:
+    upstream = source()
+    late, main = mapped(side(upstream, "late"), "L"), mapped(upstream, "M")
+
+    assert stream_graph(late, main).edges == [StreamEdge(1, 2, Forward(), "late"), StreamEdge(1, 3, Forward())]
+    (vertex,) = job_graph(late, main).vertices
+    assert [(link.operator.name, link.parent, link.tag) for link in vertex.chain] == [  # type: ignore[attr-defined]  # made above
+        ("Source: S", -1, None),
+        ("L", 0, "late"),
+        ("M", 0, None),
+    ]
+
+
+def test_a_side_output_over_the_network_keeps_its_tag() -> None:
+    graph = job_graph(mapped(rebalanced(side(source(), "late"))))
+
+    assert [(edge.tag, edge.source_operator) for edge in graph.edges] == [("late", 0)]
+
+
+def test_the_inputs_of_an_operator_are_numbered() -> None:
+    keyed = partitioned(source("B"), KeyGroups(len))
+    operator = connected(union(source("A"), source("A2")), keyed)
+
+    graph = job_graph(operator)
+
+    inputs = [(edge.name.split(" -> ")[0], edge.input_id) for edge in graph.edges]
+    assert inputs == [("Source: A", 1), ("Source: A2", 1), ("Source: B", 2)]
+
+
+def test_the_slot_sharing_group_is_that_of_the_inputs_if_they_agree() -> None:
+    def group(first: str, second: str) -> str:
+        graph = stream_graph(connected(source("A", slot_sharing_group=first), source("B", slot_sharing_group=second)))
+        return graph.nodes[3].slot_sharing_group
+
+    assert group("x", "x") == "x"
+    assert group("x", "y") == DEFAULT_SLOT_SHARING_GROUP
+
+
+def test_a_union_of_nothing_is_refused() -> None:
+    with pytest.raises(JobGraphError, match="reads nothing"):
+        stream_graph(mapped(None))
+
+
+def test_a_connected_stream_is_in_no_chain_behind_its_key_bys() -> None:
+    """A connected stream reads two inputs, whatever the parallelism."""
+    keyed = [partitioned(source(name), KeyGroups(len)) for name in "AB"]
+
+    graph = stream_graph(connected(*keyed))
+
+    assert [is_chainable(edge, graph) for edge in graph.edges] == [False, False]
