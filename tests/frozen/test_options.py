@@ -1,6 +1,6 @@
 """The options of programs, ``config.yaml`` and processes, and the variables of the environment that the product reads.
 
-``docs/options.md`` has the options, and ``tests/flowlet/common/options/test_options_page.py`` sees to it that the page
+``docs/options.md`` has the options, and ``tests/flowlet/common/options/test_known_options.py`` sees to it that the page
 says what the code does.  This list is read from the page, and each name of it is then given to an environment.
 
 Items:  ``NAME`` with the values that it takes, its default and, of an older name, the newer one; ``WHOSE NAME`` of

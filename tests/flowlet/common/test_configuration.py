@@ -56,9 +56,8 @@ def test_a_value_of_another_type_is_refused_by_the_options_name() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("", "v"), (1, "v"), ("k", 1), ("k", None)])
 def test_options_are_texts_with_names(key: str, value: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"an option is a text.*use set_boolean\(\), set_integer\(\) or set_float\(\)"
-    ):
+    reason = r"an option is a text.*use set_boolean\(\), set_integer\(\) or set_float\(\)"
+    with pytest.raises(ConfigError, match=reason):
         Configuration().set_string(key, value)
 
 

@@ -1,4 +1,4 @@
-"""Promises of ``JobClient``, ``JobID``, ``JobStatus`` and ``JobExecutionResult``."""
+"""The client of a job, what it answers, and the futures of its answers."""
 
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -6,10 +6,8 @@ from typing import Any, cast
 import pytest
 
 from flowlet.client.running_job import RunningJob
-from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
-from flowlet.common.completable_future import CompletableFuture
-from flowlet.common.job_client import ProgressMode
-from flowlet.errors import JobExecutionError, SavepointError
+from flowlet.common import CompletableFuture, JobClient, JobExecutionResult, JobID, JobStatus
+from flowlet.errors import FlowletError, JobExecutionError, SavepointError
 
 JOB_ID = "0123456789abcdef" * 2
 
@@ -21,7 +19,6 @@ class ScriptedJob:
     outcome: JobExecutionResult | Exception
     state: JobStatus = JobStatus.RUNNING
     job_id: str = JOB_ID
-    is_inherited: bool = False
     last_status: JobStatus | None = None
     calls: list[str] = field(default_factory=list)
     refusal: SavepointError | None = None
@@ -31,12 +28,6 @@ class ScriptedJob:
 
     def cancel(self) -> None:
         self.calls.append("cancel")
-
-    def cancel_after_interrupt(self) -> None:
-        raise AssertionError("not asked for")
-
-    def finish_gate(self, name: str) -> None:
-        self.calls.append(f"finish_gate {name}")
 
     def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
         self.calls.append(f"savepoint {directory}")
@@ -55,21 +46,15 @@ class ScriptedJob:
 
         return CompletableFuture(wait, lambda: self.refusal is not None or "wait for a savepoint" in self.calls)
 
-    def announce(self, progress: ProgressMode) -> None:
-        """Show nothing."""
-
-    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
+    def wait(self) -> JobExecutionResult:
         self.calls.append("wait")
         self.state = JobStatus.FINISHED
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
 
-    def collect(self, edge_id: str) -> Any:
-        raise AssertionError("not asked for")
-
     def metrics(self) -> dict[str, Any]:
-        return {}
+        return {"name": "job"}
 
     def close(self) -> None:
         self.calls.append("close")
@@ -163,15 +148,12 @@ def test_a_savepoint_begins_at_the_call_and_is_waited_for_in_its_future() -> Non
     job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1))
     client = client_of(job)
 
-    futures = [
-        client.trigger_savepoint(),
-        client.stop_with_savepoint(True, "/there"),
-        client.stop_with_savepoint(False),
-    ]
+    stops = client.stop_with_savepoint(True, "/there"), client.stop_with_savepoint(False)
+    futures = [client.trigger_savepoint(), *stops]
     before = [future.done() for future in futures]
     values = [future.result() for future in futures]
 
-    assert job.calls[:3] == ["savepoint None", "stop /there True", "stop None False"]
+    assert job.calls[:3] == ["stop /there True", "stop None False", "savepoint None"]
     assert (before, values) == ([False] * 3, ["/savepoints/savepoint-1"] * 3)
     assert futures[0].done()
 
@@ -184,3 +166,68 @@ def test_a_savepoint_that_is_refused_is_the_error_of_its_future() -> None:
     assert future.done()
     with pytest.raises(SavepointError, match="name a directory"):
         future.result()
+
+
+def failing() -> int:
+    raise JobExecutionError("it failed")
+
+
+def test_a_completed_future_has_its_value() -> None:
+    future = CompletableFuture.completed(7)
+
+    assert future.done()
+    assert future.result() == 7
+    assert future.exception() is None
+    assert str(future) == "CompletableFuture(done)"
+
+
+def test_the_value_is_waited_for_only_when_it_is_asked_for() -> None:
+    waits: list[str] = []
+    future = CompletableFuture(lambda: waits.append("waited"), lambda: bool(waits))
+
+    assert not future.done()
+    assert str(future) == "CompletableFuture(pending)"
+    assert waits == []
+
+    future.result()
+
+    assert waits == ["waited"]
+    assert future.done()
+
+
+def test_an_error_is_raised_by_result_and_returned_by_exception() -> None:
+    future = CompletableFuture(failing, lambda: True)
+
+    with pytest.raises(JobExecutionError, match="it failed"):
+        future.result()
+    assert isinstance(future.exception(), JobExecutionError)
+
+
+def test_an_interrupt_is_never_taken_for_the_jobs_error() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        CompletableFuture(interrupted, lambda: False).exception()
+
+
+def test_a_future_that_was_given_up_has_no_value() -> None:
+    """The wait is not even begun."""
+    future = CompletableFuture(failing, lambda: False)
+
+    assert not future.cancelled()
+    assert future.cancel()
+    assert future.cancelled()
+    assert future.done()
+    assert future.cancel()
+    with pytest.raises(FlowletError, match="the future was cancelled"):
+        future.result()
+    assert "cancelled" in str(future.exception())
+
+
+def test_a_value_that_is_there_cannot_be_given_up() -> None:
+    future = CompletableFuture.completed(7)
+
+    assert not future.cancel()
+    assert not future.cancelled()
+    assert future.result() == 7

@@ -106,9 +106,8 @@ def test_what_names_no_file_is_refused_with_what_to_write(place: Callable[[str],
 @pytest.mark.parametrize("text", ["s3://bucket/x", "hdfs:///x", "x:y"])
 def test_files_of_another_scheme_are_refused_with_what_to_do(place: Callable[[str], str], text: str) -> None:
     advice = "" if "//" in text else f"; if the colon is a part of the name, write './{text}'"
-    with pytest.raises(
-        (FlowletError, ValueError), match=f"{text}' has the scheme .*: mount that store, or copy the files{advice}$"
-    ):
+    reason = f"{text}' has the scheme .*: mount that store, or copy the files{advice}$"
+    with pytest.raises((FlowletError, ValueError), match=reason):
         place(text)
 
 
@@ -136,7 +135,6 @@ def test_files_that_a_program_ships_are_found_by_the_same_rule(text: str, tmp_pa
 def test_files_that_cannot_be_shipped_are_named_with_what_to_do(text: str) -> None:
     settings = DependencySettings(cached=(CachedPath("m", text),))
 
-    with pytest.raises(
-        FlowletError, match=r"register_cached_file\(\): '.*host/model' (has the scheme 'hdfs'|names the host 'host')"
-    ):
+    reason = r"register_cached_file\(\): '.*host/model' (has the scheme 'hdfs'|names the host 'host')"
+    with pytest.raises(FlowletError, match=reason):
         pack(settings).__enter__()

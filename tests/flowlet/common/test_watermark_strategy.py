@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Duration, WatermarkStrategy
-from flowlet.common.watermark_generator import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarksWithIdleness
+from flowlet.common.watermark_generator import NoWatermarks, WatermarksWithIdleness
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkAlignment
 from flowlet.errors import JobGraphError
 
@@ -51,13 +51,16 @@ def test_strategies_print_as_they_are_written() -> None:
 
 
 def test_each_strategy_makes_its_generator() -> None:
-    bounded = WatermarkStrategy.for_bounded_out_of_orderness(SECOND).create_generator(never_asked)
+    """Bounds are whole milliseconds."""
+
+    def made(strategy: WatermarkStrategy) -> str:
+        return repr(strategy.create_generator(never_asked))
 
     assert isinstance(WatermarkStrategy.no_watermarks().create_generator(never_asked), NoWatermarks)
-    assert repr(bounded).startswith("<BoundedOutOfOrdernessWatermarks by 1000 ms")
-    assert repr(WatermarkStrategy.for_monotonous_timestamps().create_generator(never_asked)).startswith(
-        "<BoundedOutOfOrdernessWatermarks by 0 ms"
-    )
+    for nanos, milliseconds in ((10**9, 1000), (1_999_999, 1)):
+        bounded = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_nanos(nanos))
+        assert made(bounded).startswith(f"<BoundedOutOfOrdernessWatermarks by {milliseconds} ms")
+    assert made(WatermarkStrategy.for_monotonous_timestamps()).startswith("<BoundedOutOfOrdernessWatermarks by 0 ms")
 
 
 def test_every_subtask_has_a_generator_of_its_own() -> None:
@@ -137,12 +140,3 @@ def test_a_strategy_can_be_sent_to_a_task(strategy: WatermarkStrategy) -> None:
 def test_what_makes_no_sense_is_refused_when_it_is_said(make: Any, message: str) -> None:
     with pytest.raises(JobGraphError, match=message):
         make()
-
-
-def test_bounds_are_whole_milliseconds() -> None:
-    generator = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_nanos(1_999_999)).create_generator(
-        never_asked
-    )
-
-    assert isinstance(generator, BoundedOutOfOrdernessWatermarks)
-    assert repr(generator).startswith("<BoundedOutOfOrdernessWatermarks by 1 ms")

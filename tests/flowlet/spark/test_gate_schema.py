@@ -167,9 +167,8 @@ def test_what_does_not_fit_a_gate_of_record_batches_is_named() -> None:
     tags = st.ArrayType(st.StringType())
     with pytest.raises(SchemaMismatchError, match=r"column 'user' is int, gate 'clicks' takes bigint: cast it"):
         gate.check_spark(_struct(user=st.IntegerType(), at=st.TimestampType(), tags=tags))
-    with pytest.raises(
-        SchemaMismatchError, match=r"column 'at' is timestamp_ntz, gate 'clicks' takes timestamp: cast it"
-    ):
+    reason = r"column 'at' is timestamp_ntz, gate 'clicks' takes timestamp: cast it"
+    with pytest.raises(SchemaMismatchError, match=reason):
         gate.check_spark(_struct(user=st.LongType(), at=st.TimestampNTZType(), tags=tags))
     with pytest.raises(SchemaMismatchError, match=r"column 'tags' is missing"):
         gate.check_spark(_struct(user=st.LongType(), at=st.TimestampType()))
@@ -188,10 +187,8 @@ def test_what_does_not_fit_a_gate_of_record_batches_is_named() -> None:
     ids=str,
 )
 def test_a_field_that_spark_lacks_is_named(arrow: pa.DataType) -> None:
-    with pytest.raises(
-        SchemaMismatchError,
-        match=r"column 'value' of gate 'clicks' is .*; declare the schema that Spark's batches have",
-    ):
+    reason = r"column 'value' of gate 'clicks' is .*; declare the schema that Spark's batches have"
+    with pytest.raises(SchemaMismatchError, match=reason):
         GateSchema.of("clicks", ArrowTypeInfo(pa.schema([("value", arrow)])))
 
 
@@ -211,9 +208,8 @@ def _struct(**columns: st.DataType) -> st.StructType:
     ids=str,
 )
 def test_a_gate_of_a_type_that_spark_lacks_names_its_column(type_info: TypeInformation) -> None:
-    with pytest.raises(
-        SchemaMismatchError, match=r"column 'value' of gate 'clicks': Spark has no type for .*; declare the gate with"
-    ):
+    reason = r"column 'value' of gate 'clicks': Spark has no type for .*; declare the gate with"
+    with pytest.raises(SchemaMismatchError, match=reason):
         GateSchema.of("clicks", Types.ROW_NAMED(["value"], [type_info]))
 
 

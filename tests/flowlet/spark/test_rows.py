@@ -393,9 +393,8 @@ def test_nested_rows_with_other_fields_are_refused(value: Any, takes_batches: bo
     )
 
     assert refusal(gate, SparkRow(value=value)).startswith("column 'value': ")
-    with pytest.raises(
-        SchemaMismatchError, match=r"column 'value' is struct<a:bigint.*gate 'clicks' takes struct<a:bigint,b:bigint>"
-    ):
+    reason = r"column 'value' is struct<a:bigint.*gate 'clicks' takes struct<a:bigint,b:bigint>"
+    with pytest.raises(SchemaMismatchError, match=reason):
         BatchConverter(GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))]))
 
 

@@ -228,9 +228,8 @@ def test_a_state_of_any_kind_by_its_name(state: SavedState, uid: str, name: str,
 def test_what_is_not_there_is_said_with_what_is(state: SavedState) -> None:
     with pytest.raises(FlowletError, match=r"there is no operator 'cuont'; the operators are 'Source', 'count', 'sum'"):
         state.keyed_state("cuont", "value")
-    with pytest.raises(
-        FlowletError, match=r"operator 'count' has no such state 'valeu'; its states are 'value' \(ValueState\)"
-    ):
+    reason = r"operator 'count' has no such state 'valeu'; its states are 'value' \(ValueState\)"
+    with pytest.raises(FlowletError, match=reason):
         state.keyed_state("count", "valeu")
     with pytest.raises(FlowletError, match="has no such state 'rules'"):
         state.list_state("count", "rules")

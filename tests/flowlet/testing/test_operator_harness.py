@@ -139,14 +139,8 @@ def test_output_comes_in_order() -> None:
 
         assert harness.values == ["A", "B", "C"]
         assert harness.watermarks == [5]
-        assert harness.take_output() == [
-            StreamRecord("A", 5),
-            Watermark(5),
-            StreamRecord("B"),
-            StreamRecord("C"),
-            IDLE,
-            marker,
-        ]
+        records = StreamRecord("A", 5), StreamRecord("B"), StreamRecord("C")
+        assert harness.take_output() == [records[0], Watermark(5), *records[1:], IDLE, marker]
         assert harness.output == []
         harness.process_elements(["d", "e"], [1, 2])
         assert harness.records == [StreamRecord("D", 1), StreamRecord("E", 2)]
@@ -230,7 +224,7 @@ def test_no_timer_fires_after_the_end() -> None:
 # -- mails and coroutines
 
 
-def test_mails_run_when_the_test_says_so() -> None:
+def test_mails_run_when_the_test_says_so_or_the_operator_finishes() -> None:
     with OneInputOperatorHarness(Mailer()) as harness:
         harness.process_chunk([1])
         assert harness.pending_mails == ["emit"]
@@ -238,14 +232,9 @@ def test_mails_run_when_the_test_says_so() -> None:
 
         assert harness.run_mails() == 1
         assert harness.values == [1]
-
-
-def test_mails_run_before_the_operator_finishes() -> None:
-    with OneInputOperatorHarness(Mailer()) as harness:
-        harness.process_chunk([1])
+        harness.process_chunk([2])
         harness.finish()
-
-        assert harness.values == [1]
+        assert harness.values == [1, 2]
 
 
 def test_coroutines_sleep_in_the_time_of_the_test() -> None:

@@ -1,17 +1,21 @@
 """Every option of the table is read: a job, its cluster or an error shows it."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from flowlet.common import Configuration
+from flowlet.common.flinks_options import EXACT, IGNORED, PREFIXES, IgnoredOptionWarning
+from flowlet.common.option import Option
 from flowlet.common.options.client_options import ClientHeartbeat
-from flowlet.common.options.known_options import BY_NAME, KNOWN
+from flowlet.common.options.known_options import BY_NAME, KNOWN, check_options
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.stream_execution_environment import job_manager_address
 from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
+from tests import options_page
+from tests.flowlet import stream_graphs
+from tests.flowlet.stream_graphs import unstarted
 
 Seen = Callable[[dict[str, str]], object]
 FIXED = [option for option in KNOWN if option.is_fixed]
@@ -19,24 +23,15 @@ FIXED = [option for option in KNOWN if option.is_fixed]
 
 def graph_of(options: dict[str, str], *, has_gate: bool = False) -> StreamGraph:
     """Return the graph of a job with these options."""
-    found: list[StreamGraph] = []
-
-    def submit(stream_graph: StreamGraph, *_: object) -> Any:
-        found.append(stream_graph)
-        raise JobGraphError("seen")
-
-    environment = StreamExecutionEnvironment(Configuration.from_dict(options), submit)
+    environment = unstarted(options)
     stream = environment.from_remote_gate("gate", allow_pickle=True) if has_gate else environment.from_collection([1])
     stream.map(str).print()
-    with pytest.raises(JobGraphError, match="seen"):
-        environment.execute()
-    return found[0]
+    return stream_graphs.graph_of(environment.execute)
 
 
 def nodes(options: dict[str, str]) -> object:
-    return [
-        (node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph_of(options).nodes.values()
-    ]
+    found = graph_of(options).nodes.values()
+    return [(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in found]
 
 
 def whole_graph(options: dict[str, str]) -> object:
@@ -46,7 +41,7 @@ def whole_graph(options: dict[str, str]) -> object:
 
 def refusal(options: dict[str, str]) -> object:
     """Why a job without uids is refused."""
-    environment = StreamExecutionEnvironment(Configuration.from_dict(options), lambda *_: None)  # type: ignore[arg-type]  # it gives no job
+    environment = unstarted(options)
     environment.from_collection([1]).print()
     try:
         environment.get_execution_plan()
@@ -84,9 +79,8 @@ def graph_with_rocksdb(options: dict[str, str]) -> object:
 
 def with_rocksdb(options: dict[str, str]) -> object:
     pytest.importorskip("rocksdict")
-    return graph_of(
-        {"state.backend.type": "rocksdb", "execution.checkpointing.interval": "1 s"} | options
-    ).settings.job.state
+    backend = {"state.backend.type": "rocksdb", "execution.checkpointing.interval": "1 s"}
+    return graph_of(backend | options).settings.job.state
 
 
 def with_gate(options: dict[str, str]) -> object:
@@ -102,9 +96,8 @@ def address(options: dict[str, str]) -> object:
 
 
 def heartbeat(options: dict[str, str]) -> object:
-    configuration = Configuration.from_dict(
-        {"execution.attached": "true", "execution.shutdown-on-attached-exit": "true"} | options
-    )
+    attached = {"execution.attached": "true", "execution.shutdown-on-attached-exit": "true"}
+    configuration = Configuration.from_dict(attached | options)
     return ClientHeartbeat.of_options(configuration, is_collecting=False, is_attached=True)
 
 
@@ -209,15 +202,11 @@ def test_an_option_that_is_set_makes_a_difference(name: str) -> None:
 
 
 def test_an_option_about_gates_is_refused_without_a_gate_and_without_checkpoints() -> None:
-    options = {"flowlet.gate.retries": "any-rows"}
+    options, useless = {"flowlet.gate.retries": "any-rows"}, "'flowlet.gate.retries' is set and has no effect, because "
 
-    with pytest.raises(
-        ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because the job has no remote gate"
-    ):
+    with pytest.raises(ConfigError, match=useless + "the job has no remote gate"):
         graph_of({"execution.checkpointing.interval": "1 s"} | options)
-    with pytest.raises(
-        ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because no checkpoints are taken"
-    ):
+    with pytest.raises(ConfigError, match=useless + "no checkpoints are taken"):
         graph_of(options, has_gate=True)
 
 
@@ -226,8 +215,112 @@ def test_an_option_with_one_value_takes_this_value_and_refuses_all_others(name: 
     accepted = str(BY_NAME[name].default)
 
     StreamExecutionEnvironment(Configuration.from_dict({name: accepted}))
-    with pytest.raises(
-        ConfigError,
-        match=f"option '{name}' is 'other', which is not possible here: .*; use '{accepted}' or leave it out",
-    ):
+    reason = f"option '{name}' is 'other', which is not possible here: .*; use '{accepted}' or leave it out"
+    with pytest.raises(ConfigError, match=reason):
         StreamExecutionEnvironment(Configuration.from_dict({name: "other"}))
+
+
+# -------------------------------------------------------------------- options that nothing reads, or that are wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("execution.checkpointing.intervall", "is not known; did you mean 'execution.checkpointing.interval'?"),
+        ("jobmanager.rpc.adress", "is not known; did you mean 'jobmanager.rpc.address'?"),
+        ("parallelism", "is not known; did you mean 'parallelism.default'?"),
+        ("jobmanager.scheduler", "exists in Flink, but not here: all tasks of a job are deployed at once"),
+        ("execution.savepoint.claim", "is not read here: a job can start from a savepoint"),
+        ("state.backend.rocksdb.memory.managed", "is not read here: RocksDB has its own settings of memory"),
+        ("state.backend.hashmap.anything", "is not read here: this detail of state backends"),
+        ("taskmanager.memory.process.size", "is not read here: it belongs to the cluster"),
+        ("wholly.unheard-of", "is not known; leave it out"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused_by_its_name(name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({name: "1"}))
+
+    assert str(raised.value).startswith(f"option {name!r} {message}")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_wrong_value_is_found_whatever_reads_it() -> None:
+    with pytest.raises(ConfigError, match=r"option 'client.heartbeat.timeout' is 'soon', which is not a whole number"):
+        check_options(Configuration.from_dict({"client.heartbeat.timeout": "soon"}))
+
+
+def test_a_refused_configuration_changes_nothing() -> None:
+    environment = StreamExecutionEnvironment(Configuration.from_dict({"parallelism.default": "3"}))
+
+    for wrong in (
+        {"pipeline.nome": "x"},
+        {"pipeline.max-parallelism": "40000"},
+        {"flowlet.max-record-bytes": str(2**31)},
+    ):
+        with pytest.raises(Exception, match=r"pipeline\.nome|40000|2147483648"):
+            environment.configure(Configuration.from_dict({"parallelism.default": "7"} | wrong))
+    environment.configure(Configuration.from_dict({"pipeline.name": "job"}))
+
+    assert environment.get_parallelism() == 3
+
+
+def test_a_later_configuration_leaves_alone_what_it_does_not_name() -> None:
+    environment = StreamExecutionEnvironment(Configuration.from_dict({"parallelism.default": "3"}))
+
+    environment.set_parallelism(4).configure(Configuration.from_dict({"pipeline.name": "job"}))
+
+    assert environment.get_parallelism() == 4
+
+
+@pytest.mark.parametrize("name", ["pipeline.object-reuse", "python.fn-execution.bundle.time", "python.execution-mode"])
+def test_an_option_that_only_tunes_flink_is_told_of_and_the_program_runs(name: str) -> None:
+    configuration = Configuration.from_dict({name: "true", "parallelism.default": "3"})
+
+    with pytest.warns(IgnoredOptionWarning, match=f"option '{name}' has no effect here: functions"):
+        environment = StreamExecutionEnvironment.get_execution_environment(configuration)
+
+    assert environment.get_parallelism() == 3
+
+
+@pytest.mark.filterwarnings("ignore::flowlet.common.flinks_options.IgnoredOptionWarning")
+def test_a_program_reads_back_whether_objects_are_reused() -> None:
+    environment = StreamExecutionEnvironment(Configuration.from_dict({"pipeline.object-reuse": "true"}))
+
+    assert environment.get_config().is_object_reuse_enabled()
+
+
+def test_what_is_known_is_not_listed_as_missing() -> None:
+    assert not IGNORED.keys() & (EXACT.keys() | BY_NAME.keys())
+    assert not EXACT.keys() & BY_NAME.keys()
+    assert all(reason.strip() and "\n" not in reason for reason in (*EXACT.values(), *PREFIXES.values()))
+
+
+# -------------------------------------------------------------------- the page for users
+
+
+def test_the_page_is_what_the_tables_print() -> None:
+    """``python -m tests.options_page --write`` makes it so."""
+    text = options_page.PAGE.read_text(encoding="utf-8")
+
+    assert options_page.page(text) == text
+    assert all(table in text for table in options_page.tables())
+
+
+def test_every_option_says_what_it_decides() -> None:
+    meanings = options_page.meanings()
+
+    assert [option.name for option in KNOWN if not meanings.get(option.name) or not option.allowed] == []
+
+
+def test_a_page_that_lacks_an_option_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test above is able to fail."""
+    added = Option("flowlet.new", str, "a text")
+    monkeypatch.setattr(options_page, "KNOWN", (*KNOWN, added))
+    monkeypatch.setattr(options_page, "meanings", lambda: {"flowlet.new": "what it decides"})
+
+    assert options_page.main([]) == 1
+    assert "is not what the tables print" in capsys.readouterr().out
+    assert "| `flowlet.new` | a text |  | what it decides |\n" in options_page.page("a | b\n---|---\nc | d\n")

@@ -1,34 +1,19 @@
 """Files that a program ships, as options and as methods of its environment."""
 
+from collections.abc import Callable
+
 import pytest
 
 from flowlet.common import Configuration
 from flowlet.common.option import settings_of
 from flowlet.common.options.python_options import ArchivePath, CachedPath, DependencySettings
-from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.errors import ConfigError, JobGraphError
-from flowlet.graph.stream_graph import StreamGraph
-
-
-def shipped_by(environment: StreamExecutionEnvironment, graphs: list[StreamGraph]) -> DependencySettings:
-    environment.from_collection([1]).print()
-    with pytest.raises(JobGraphError, match="seen"):
-        environment.execute()
-    return graphs[-1].settings.dependencies
-
-
-def recording() -> tuple[StreamExecutionEnvironment, list[StreamGraph]]:
-    graphs: list[StreamGraph] = []
-
-    def submit(graph: StreamGraph, *_: object) -> None:
-        graphs.append(graph)
-        raise JobGraphError("seen")
-
-    return StreamExecutionEnvironment(submit=submit), graphs  # type: ignore[arg-type]  # it never returns
+from flowlet.errors import ConfigError
+from tests.flowlet.stream_graphs import graph_of, unstarted
 
 
 def test_what_methods_add_reaches_the_graph() -> None:
-    environment, graphs = recording()
+    environment = unstarted()
+    environment.from_collection([1]).print()
 
     environment.add_python_file("a.py")
     environment.add_python_file("folder")
@@ -39,7 +24,7 @@ def test_what_methods_add_reaches_the_graph() -> None:
     environment.register_cached_file("model.bin", "model")
     environment.register_cached_file("tool", "tool", executable=True)
 
-    assert shipped_by(environment, graphs) == DependencySettings(
+    assert graph_of(environment.execute).settings.dependencies == DependencySettings(
         python_files=("folder", "a.py"),
         requirements="req.txt",
         packages="packages",
@@ -63,22 +48,28 @@ def test_cached_files_of_another_form_are_refused(text: str) -> None:
 
 
 def test_arguments_that_cannot_be_told_apart_in_an_option_are_refused() -> None:
-    environment, _ = recording()
-
-    with pytest.raises(
-        ConfigError, match=r"add_python_file\(\) got 'a,b.py': a path or name with ',' cannot be shipped"
-    ):
-        environment.add_python_file("a,b.py")
-    with pytest.raises(ConfigError, match=r"add_python_archive\(\) got 'a#b.zip'"):
-        environment.add_python_archive("a#b.zip")
-    with pytest.raises(
-        ConfigError, match=r"set_python_requirements\(\) needs a path as a text that is not empty, got ''"
-    ):
-        environment.set_python_requirements("")
-    with pytest.raises(
-        ConfigError, match=r"set_python_executable\(\) needs a path as a text that is not empty, got None"
-    ):
-        environment.set_python_executable(None)  # type: ignore[arg-type]
+    environment = unstarted()
     environment.register_cached_file("a", "name")
-    with pytest.raises(ConfigError, match=r"register_cached_file\(\) got the name 'name' twice"):
-        environment.register_cached_file("b", "name")
+    refused: list[tuple[Callable[[], None], str]] = [
+        (
+            lambda: environment.add_python_file("a,b.py"),
+            r"add_python_file\(\) got 'a,b.py': a path or name with ',' cannot be shipped",
+        ),
+        (lambda: environment.add_python_archive("a#b.zip"), r"add_python_archive\(\) got 'a#b.zip'"),
+        (
+            lambda: environment.set_python_requirements(""),
+            r"set_python_requirements\(\) needs a path as a text that is not empty, got ''",
+        ),
+        (
+            lambda: environment.set_python_executable(None),  # type: ignore[arg-type]
+            r"set_python_executable\(\) needs a path as a text that is not empty, got None",
+        ),
+        (
+            lambda: environment.register_cached_file("b", "name"),
+            r"register_cached_file\(\) got the name 'name' twice",
+        ),
+    ]
+
+    for call, reason in refused:
+        with pytest.raises(ConfigError, match=reason):
+            call()

@@ -48,12 +48,8 @@ def test_a_size_is_shown_in_the_largest_unit_that_gives_a_whole_number(num_bytes
 def test_units_are_rounded_down_and_sizes_are_ordered() -> None:
     size = MemorySize((5 << 30) + 1)
 
-    assert (size.get_kibi_bytes(), size.get_mebi_bytes(), size.get_gibi_bytes(), size.get_tebi_bytes()) == (
-        5 << 20,
-        5 << 10,
-        5,
-        0,
-    )
+    units = size.get_kibi_bytes(), size.get_mebi_bytes(), size.get_gibi_bytes(), size.get_tebi_bytes()
+    assert units == (5 << 20, 5 << 10, 5, 0)
     assert MemorySize.of_mebi_bytes(1) == MemorySize(1 << 20)
     assert MemorySize(1) < MemorySize(2) <= MemorySize(2)
     assert len({MemorySize(1), MemorySize(1), MemorySize(2)}) == 2
