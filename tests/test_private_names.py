@@ -35,8 +35,6 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
         2,
         "the graph of a job is deployed without the client that would run it",
     ),
-    "tests/flowlet/ingest/test_faults.py": (1, "as above"),
-    "tests/flowlet/ingest/test_marks.py": (1, "as above"),
     "tests/flowlet/mailbox/test_mailbox_executor.py": (1, _LEAK),
     "tests/flowlet/task/fixtures.py": (1, _LIMIT),
     "tests/flowlet/task/test_idle.py": (3, _IDLE),

@@ -3,20 +3,32 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from flowlet.client import embedded
+from flowlet.client.embedded import EmbeddedCluster
+from flowlet.client.executor import execute
+from flowlet.client.remote import RemoteTarget
+from flowlet.client.running_job import RunningJob
+from flowlet.client.translate import translate
 from flowlet.common.job_client import JobClient
+from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.data_stream import CloseableIterator, DataStream
 from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.tm.task_executor import TaskExecutorConfig
+from tests.flowlet.client.jobs import hold
+from tests.flowlet.stream_graphs import graph_of, unstarted
 from tests.quiet_logging import unconfigured_logging
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, Stopwatch
 
 __all__ = ["unconfigured_logging"]
+
+E = TypeVar("E", bound=Exception)
+PROMISED_S = 5.0  # every refusal comes within this time
 
 
 class GateCluster(MiniCluster):
@@ -33,10 +45,7 @@ class GateCluster(MiniCluster):
 
 
 def write_secret(secret: bytes, folder: Path) -> Path:
-    path = folder / "secret"
-    path.touch(mode=0o600)
-    path.write_text(secret.hex() + "\n")
-    return path
+    return embedded.write_secret(folder / "secret", secret)
 
 
 @pytest.fixture
@@ -68,6 +77,61 @@ def collecting(stream: DataStream) -> Iterator[CloseableIterator]:
     assert isinstance(results, CloseableIterator)
     with results:
         yield results
+
+
+@contextmanager
+def read(cluster: GateCluster, **options: Any) -> Iterator[CloseableIterator]:
+    """Run a job that gives the records of a gate of any objects; yield its results."""
+    gate = cluster.environment().from_remote_gate("clicks", allow_pickle=True, **options)
+    with collecting(gate.map(lambda record: record)) as results:
+        yield results
+
+
+def running_gate(cluster: GateCluster, name: str = "clicks", *, held: str | None = None, **options: Any) -> JobClient:
+    """Start a job that only reads a gate; ``held``: it holds at its first record until the test says so."""
+    env = cluster.environment()
+    stream = env.from_remote_gate(name, allow_pickle="type_info" not in options, **options)
+    (stream if held is None else stream.map(lambda record: hold(held, record))).map(lambda record: record).print()
+    return env.execute_async(f"job of {name}")
+
+
+@contextmanager
+def in_processes(
+    num_task_managers: int, build: Callable[[StreamExecutionEnvironment], object], folder: Path
+) -> Iterator[tuple[EmbeddedCluster, RunningJob, GateClient]]:
+    """Run a job with the gate ``clicks``, whose tasks are in processes that can be killed."""
+    cluster = EmbeddedCluster.start(num_task_managers, 1, in_process=False)
+    try:
+        env = unstarted().set_parallelism(1)
+        build(env)
+        target = RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
+        job = execute(translate(graph_of(env.execute)), target)
+        address, secret_file = f"{cluster.host}:{cluster.port}", write_secret(cluster.secret, folder)
+        yield cluster, job, open_gate("clicks", jobmanager=address, secret_file=secret_file, timeout_s=PATIENCE_S)
+        job.close()
+    finally:
+        close_producers()
+        cluster.close()
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Check that it takes no longer than a refusal may."""
+    with Stopwatch() as watch:
+        yield
+    assert watch.seconds < PROMISED_S
+
+
+@contextmanager
+def refused(error: type[E] | tuple[type[E], ...], reason: str) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Check that the error with this reason comes in time."""
+    with in_time(), pytest.raises(error, match=reason) as raised:
+        yield raised
+
+
+def endlessly(writer: Any) -> None:
+    while True:
+        writer.write_records(list(range(1000)))
 
 
 def push(

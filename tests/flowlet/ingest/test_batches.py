@@ -12,11 +12,10 @@ from flowlet.columns import ArrayColumn, ArrowColumn, Columns
 from flowlet.columns.arrow_batches import column_of_array
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
-from flowlet.datastream.data_stream import CloseableIterator
-from flowlet.ingest import GateClient, GateTypeError, PartitionOffer, open_gate
+from flowlet.ingest import GateClient, GateTypeError, PartitionOffer
 from flowlet.serde.pickles import program_pickle
 from flowlet.types.gate_forms import shaped
-from tests.flowlet.ingest.conftest import GateCluster, collecting
+from tests.flowlet.ingest.conftest import GateCluster, collecting, running_gate
 from tests.waiting import PATIENCE_S
 
 NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall
@@ -45,10 +44,9 @@ def test_rows_of_a_batch_have_the_shape_of_the_type(type_info: TypeInformation, 
 
 
 def test_the_only_column_of_a_gate_of_single_values_is_its_records() -> None:
-    assert columns_of_batch(pa.record_batch([pa.array(["a", "b"])], names=["value"]), Types.STRING()).to_list() == [
-        "a",
-        "b",
-    ]
+    texts = pa.record_batch({"value": ["a", "b"]})
+
+    assert columns_of_batch(texts, Types.STRING()).to_list() == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +76,9 @@ def test_columns_stand_for_exactly_the_values_of_the_batch(values: pa.Array) -> 
 def test_numbers_without_a_null_are_not_copied() -> None:
     numbers = pa.array([1, 2, 3], pa.int64())
 
-    columns = columns_of_batch(
-        pa.record_batch([numbers, pa.array(["a", "b", "c"])], names=["n", "t"]), Types.TUPLE(PAIR)
-    )
+    batch = pa.record_batch({"n": numbers, "t": ["a", "b", "c"]})
+    number, text = columns_of_batch(batch, Types.TUPLE(PAIR)).fields
 
-    number, text = columns.fields
     assert isinstance(number, ArrayColumn)
     assert number.array.ctypes.data == numbers.buffers()[1].address
     assert isinstance(text, ArrowColumn)
@@ -92,20 +88,14 @@ def test_numbers_without_a_null_are_not_copied() -> None:
 def test_batches_and_records_come_out_of_a_keyed_gate_alike(cluster: GateCluster) -> None:
     """Rows with names, in the order in which they were pushed; an empty batch is nothing."""
     declared = Types.ROW_NAMED(["number", "text"], PAIR)
-    stream = (
-        cluster.environment()
-        .from_remote_gate("pairs", type_info=declared, producers=1)
-        .key_by(lambda row: row["number"])
-    )
-    results = stream.reduce(lambda _, row: row).execute_and_collect()
-    assert isinstance(results, CloseableIterator)
-    with results:
-        gate = open_gate("pairs", jobmanager=cluster.address, secret_file=cluster.secret_file)
-        with gate.open_partition(PartitionOffer("a job", 0)) as writer:
-            writer.write_batch(PAIRS)
-            writer.write_batch(PAIRS.slice(0, 0))
-            writer.write_records([Row(number=3, text="c")])
-            writer.finish(10.0)
+    gate = cluster.environment().from_remote_gate("clicks", type_info=declared, producers=1)
+    newest = gate.key_by(lambda row: row["number"]).reduce(lambda _, row: row)
+    with collecting(newest) as results, cluster.open().open_partition(PartitionOffer("a job", 0)) as writer:
+        writer.write_batch(PAIRS)
+        writer.write_batch(PAIRS.slice(0, 0))
+        writer.write_records([Row(number=3, text="c")])
+        writer.finish(PATIENCE_S)
+
         assert list(results) == [Row(number=1, text="a"), Row(number=2, text=None), Row(number=3, text="c")]
 
 
@@ -122,10 +112,8 @@ def test_a_gate_of_an_arrow_schema_gives_out_whole_batches(cluster: GateCluster)
         writer.finish(PATIENCE_S)
         found = list(results)
 
-    assert len(found) == 3
-    assert [
-        each.equals(wanted) for each, wanted in zip(found, [BATCH, BATCH.slice(0, 0), BATCH.slice(1)], strict=True)
-    ] == [True] * 3
+    pushed = [BATCH, BATCH.slice(0, 0), BATCH.slice(1)]
+    assert [each.equals(wanted) for each, wanted in zip(found, pushed, strict=True)] == [True] * 3
 
 
 def test_behind_a_gate_of_batches_the_job_routes_by_key(make_cluster: Callable[..., GateCluster]) -> None:
@@ -141,21 +129,18 @@ def test_behind_a_gate_of_batches_the_job_routes_by_key(make_cluster: Callable[.
 
 
 def test_a_batch_of_another_schema_is_refused_with_its_column(cluster: GateCluster) -> None:
-    client = cluster.environment()
-    client.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
-    job = client.execute_async()
+    job = running_gate(cluster, type_info=Types.ARROW(SCHEMA), producers=1)
     nullable = pa.record_batch({"user": [1], "name": ["a"]})  # and holds no null
     wide = pa.record_batch({"user": pa.array([1], pa.int32()), "name": ["a"]})
     null = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.string())], schema=SCHEMA)
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
-        with pytest.raises(
-            GateTypeError, match=r"column 'user': \[1\] of type .*int32.*, declared is .*int64.*; gate 'clicks'"
+        for batch, reason in (
+            (wide, r"column 'user': \[1\] of type .*int32.*, declared is .*int64.*; gate 'clicks'"),
+            (null, r"column 'name': holds null, declared is .*; gate 'clicks'"),
+            (BATCH.rename_columns(["user", "nobody"]), "column 'name' is missing: gate 'clicks'"),
         ):
-            writer.write_batch(wide)
-        with pytest.raises(GateTypeError, match=r"column 'name': holds null, declared is .*; gate 'clicks'"):
-            writer.write_batch(null)
-        with pytest.raises(GateTypeError, match=r"column 'name' is missing: gate 'clicks'"):
-            writer.write_batch(BATCH.rename_columns(["user", "nobody"]))
+            with pytest.raises(GateTypeError, match=reason):
+                writer.write_batch(batch)
         with pytest.raises(GateTypeError, match=r"of type int, not a pyarrow.RecordBatch; gate 'clicks'"):
             writer.write_records([1])
         writer.write_batch(nullable)
@@ -165,9 +150,7 @@ def test_a_batch_of_another_schema_is_refused_with_its_column(cluster: GateClust
 
 def test_bytes_that_are_no_batch_abort_their_attempt(cluster: GateCluster) -> None:
     """A gate of batches reads no pickles and follows no offsets: its token lets no producer run code."""
-    env = cluster.environment()
-    env.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
-    job = env.execute_async()
+    job = running_gate(cluster, type_info=Types.ARROW(SCHEMA), producers=1)
     gate = cluster.open()
     lying = GateClient(replace(gate.description, type_blob=program_pickle.dumps(Types.PICKLED_BYTE_ARRAY())))
     for attempt, wrong in enumerate([b"no message", b"", "text", [BATCH]]):

@@ -5,8 +5,7 @@ finished.
 import pytest
 
 from tests.flowlet.client.programs import running
-from tests.flowlet.ingest.conftest import GateCluster, counts_of
-from tests.flowlet.ingest.test_faults import running_gate
+from tests.flowlet.ingest.conftest import GateCluster, counts_of, running_gate
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow

@@ -19,12 +19,16 @@ from flowlet.datastream.functions import ProcessFunction
 from flowlet.errors import JobGraphError, SerdeError
 from flowlet.ingest import GateTypeError, PartitionOffer
 from flowlet.records import Chunk
-from tests.flowlet.ingest.conftest import GateCluster, collecting
+from tests.flowlet.ingest.conftest import GateCluster, collecting, push, running_gate
 from tests.waiting import PATIENCE_S
 
 AT = EventTimeColumn("at", 1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 EVENT = Types.ROW_NAMED(["user", "at"], [Types.STRING(), Types.SQL_TIMESTAMP()])
+
+
+def at(milliseconds: int) -> datetime.datetime:
+    return EPOCH + datetime.timedelta(milliseconds=milliseconds)
 
 
 def in_columns(column: Column) -> Chunk:
@@ -41,11 +45,8 @@ def forms_of(values: list[Any]) -> list[Chunk]:
     if type(values[0]) is int:
         return [*forms, in_columns(ArrayColumn(np.array(values))), in_columns(ArrowColumn(pa.array(values)))]
     if type(values[0]) is datetime.datetime:
-        return [
-            *forms,
-            in_columns(ArrayColumn(np.array(values, "M8[us]"))),
-            in_columns(ArrowColumn(pa.array(values, pa.timestamp("us")))),
-        ]
+        arrays = ArrayColumn(np.array(values, "M8[us]")), ArrowColumn(pa.array(values, pa.timestamp("us")))
+        return [*forms, *map(in_columns, arrays)]
     return forms
 
 
@@ -67,11 +68,7 @@ def test_every_form_of_a_column_says_the_same(value: Any) -> None:
             case Instant():
                 assert first == value.to_epoch_milli()
             case _:
-                assert (
-                    EPOCH + datetime.timedelta(milliseconds=first)
-                    <= value
-                    < EPOCH + datetime.timedelta(milliseconds=first + 1)
-                )
+                assert at(first) <= value < at(first + 1)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +123,6 @@ class Told(ProcessFunction):
         yield value["user"], ctx.timestamp(), ctx.timer_service().current_watermark()
 
 
-def at(milliseconds: int) -> datetime.datetime:
-    return EPOCH + datetime.timedelta(milliseconds=milliseconds)
-
-
 def test_producers_rows_and_batches_have_event_time_and_watermarks(cluster: GateCluster) -> None:
     """Records of one partition keep their order: the second one comes behind the watermark that the first one made, if
     that was on its way.
@@ -152,15 +145,11 @@ def test_producers_rows_and_batches_have_event_time_and_watermarks(cluster: Gate
 
 
 def test_a_record_without_a_time_ends_its_attempt_alone(cluster: GateCluster) -> None:
-    env = cluster.environment()
-    env.from_remote_gate("clicks", type_info=EVENT, producers=1, event_time="at").print()
-    job = env.execute_async()
+    job = running_gate(cluster, type_info=EVENT, producers=1, event_time="at")
     gate = cluster.open()
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([Row(user="a", at=at(1)), Row(user="b", at=None)])
         with pytest.raises(GateTypeError, match=r"column 'at' holds None, which is no time of a record.*gate 'clicks'"):
             writer.finish(PATIENCE_S)
-    with gate.open_partition(PartitionOffer("job", 0, 1)) as writer:
-        writer.write_records([Row(user="a", at=at(1))])
-        writer.finish(PATIENCE_S)
+    push(gate, [Row(user="a", at=at(1))], attempt=1)
     job.get_job_execution_result().result()

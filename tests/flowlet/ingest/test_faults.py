@@ -4,9 +4,8 @@ import os
 import signal
 import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +15,6 @@ import pyarrow
 import pytest
 import structlog
 
-from flowlet.client.embedded import EmbeddedCluster
-from flowlet.client.executor import execute
-from flowlet.client.remote import RemoteTarget
-from flowlet.client.translate import translate
 from flowlet.common.job_client import JobClient
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
@@ -52,47 +47,30 @@ from netstack.transport import network_channel
 from netstack.transport.network_channel import describe_address
 from netstack.wire.offer_messages import GateIdentity
 from tests.flowlet.client.jobs import hold, reached, released
-from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
+from tests.flowlet.ingest.conftest import (
+    GateCluster,
+    collecting,
+    counts_of,
+    endlessly,
+    in_processes,
+    push,
+    read,
+    refused,
+    running_gate,
+    write_secret,
+)
 from tests.flowlet.ingest.cut import Cut
 from tests.flowlet.ingest.producer_process import producer_process
-from tests.waiting import PATIENCE_S, Stopwatch, spin_until
+from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
-
-PROMISED_S = 5.0  # every refusal comes within this time
-
-
-@contextmanager
-def in_time() -> Iterator[None]:
-    with Stopwatch() as watch:
-        yield
-    assert watch.seconds < PROMISED_S
-
-
-def running_gate(cluster: GateCluster, name: str = "clicks", *, held: str | None = None, **options: Any) -> JobClient:
-    """Start a job that only reads a gate; ``held``: it holds at its first record until the test says so."""
-    env = cluster.environment()
-    stream = env.from_remote_gate(name, allow_pickle="type_info" not in options, **options)
-    (stream if held is None else stream.map(lambda record: hold(held, record))).map(lambda record: record).print()
-    return env.execute_async(f"job of {name}")
-
-
-def endlessly(writer: Any) -> None:
-    while True:
-        writer.write_records(list(range(1000)))
-
 
 # ---------------------------------------------------------------- the gate is not there
 
 
 def test_an_unknown_gate_is_named_with_those_that_there_are(cluster: GateCluster) -> None:
     client = running_gate(cluster, "other")
-    with (
-        in_time(),
-        pytest.raises(
-            GateNotFoundError, match=r"'no such' at JobManager 127.*no job has a gate 'no such'.*\['other'\]"
-        ),
-    ):
+    with refused(GateNotFoundError, r"'no such' at JobManager 127.*no job has a gate 'no such'.*\['other'\]"):
         cluster.open("no such")
     client.cancel()
 
@@ -100,11 +78,8 @@ def test_an_unknown_gate_is_named_with_those_that_there_are(cluster: GateCluster
 def test_no_jobmanager_is_said_in_time(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-    with (
-        in_time(),
-        pytest.raises(
-            GateUnreachableError, match=f"gate 'clicks': JobManager {address}: Connection refused: .*start a JobManager"
-        ),
+    with refused(
+        GateUnreachableError, f"gate 'clicks': JobManager {address}: Connection refused: .*start a JobManager"
     ):
         open_gate("clicks", jobmanager=address, secret_file=write_secret(bytes(32), tmp_path))
     close_producers()
@@ -113,7 +88,7 @@ def test_no_jobmanager_is_said_in_time(tmp_path: Path) -> None:
 def test_a_jobmanager_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with in_time(), pytest.raises(GateUnreachableError, match=r"no answer within 0\.2 s"):
+        with refused(GateUnreachableError, r"no answer within 0\.2 s"):
             open_gate("clicks", jobmanager=address, timeout_s=0.2, secret_file=write_secret(bytes(32), tmp_path))
     close_producers()
 
@@ -122,7 +97,7 @@ def test_another_secret_opens_nothing(cluster: GateCluster, tmp_path: Any) -> No
     (tmp_path / "other").mkdir()
     secret_file = write_secret(bytes(32), tmp_path / "other")
     for ask in (open_gate, finish_gate):
-        with in_time(), pytest.raises(GateAccessError, match=r"gate 'clicks'.*do both use the same secret file"):
+        with refused(GateAccessError, r"gate 'clicks'.*do both use the same secret file"):
             ask("clicks", jobmanager=cluster.address, secret_file=secret_file)
 
 
@@ -142,7 +117,7 @@ def test_a_description_that_is_not_right_is_refused(
     client = running_gate(cluster, type_info=Types.LONG())
     gate = cluster.open()
     wrong = GateClient(replace(gate.description, **change))
-    with in_time(), pytest.raises(expected, match=rf"partition 1 .*{text}") as raised:
+    with refused(expected, rf"partition 1 .*{text}") as raised:
         wrong.open_partition(PartitionOffer("job", 1))
     push(gate, [1])
 
@@ -184,12 +159,7 @@ def test_a_connection_takes_nothing_more_when_its_token_has_expired(
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1])
         monkeypatch.setattr(GateIdentity, "is_expired", lambda _self, _now_ms: True)
-        with (
-            in_time(),
-            pytest.raises(
-                GateAccessError, match=r"partition 1 .*the token for gate 'clicks'.*look gate 'clicks'.* up again"
-            ),
-        ):
+        with refused(GateAccessError, r"partition 1 .*the token for gate 'clicks'.*look gate 'clicks'.* up again"):
             gate.open_partition(PartitionOffer("job", 1))
         writer.finish(PATIENCE_S)
     client.get_job_execution_result().result()
@@ -201,7 +171,7 @@ def test_a_token_for_one_gate_is_none_for_another(cluster: GateCluster) -> None:
     env.from_remote_gate("one", allow_pickle=True).union(env.from_remote_gate("two", allow_pickle=True)).print()
     client = env.execute_async()
     thief = GateClient(replace(cluster.open("one").description, name="two"))
-    with in_time(), pytest.raises(GateAccessError, match="gate 'two'"):
+    with refused(GateAccessError, "gate 'two'"):
         thief.open_partition(PartitionOffer("job", 0))
     push(cluster.open("two"), [1])
     client.cancel()
@@ -213,18 +183,14 @@ def test_a_gate_that_is_not_there_yet_is_waited_for(cluster: GateCluster) -> Non
     A gate that has ended may come again, too.
     """
     running_gate(cluster).cancel()
-    with pytest.raises(
-        GateError,
-        match=rf"gate 'clicks' did not appear at JobManager {cluster.address} within 0.3 s.*at last: .*'clicks'",
-    ):
+    reason = rf"gate 'clicks' did not appear at JobManager {cluster.address} within 0.3 s.*at last: .*'clicks'"
+    with pytest.raises(GateError, match=reason):
         cluster.open(wait_for_gate_s=0.3)
-    opened: list[GateClient] = []
-    thread = threading.Thread(target=lambda: opened.append(cluster.open(wait_for_gate_s=PATIENCE_S)))
-    thread.start()
-    client = running_gate(cluster)
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(cluster.open, wait_for_gate_s=PATIENCE_S)
+        client = running_gate(cluster)
 
-    push(opened[0], [1])
+        push(opened.result(PATIENCE_S), [1])
     client.cancel()
 
 
@@ -236,50 +202,35 @@ def test_a_cancelled_job_ends_producers_that_wait_for_credit(cluster: GateCluste
     client = running_gate(cluster, held="cancelled")
     gate = cluster.open()
     writer = gate.open_partition(PartitionOffer("job", 0))
-    errors: list[BaseException] = []
-    thread = threading.Thread(target=lambda: errors.append(_raised(lambda: endlessly(writer))))
-    thread.start()
-    assert reached["cancelled"].wait(PATIENCE_S)
-    client.cancel()
-    with in_time():
-        thread.join()
-    released["cancelled"].set()
 
-    assert isinstance(errors[0], GateEndedError)
-    assert "gate 'clicks'" in str(errors[0])
-    assert "its job was cancelled or has failed" in str(errors[0])
+    error = ended_by_cancel(client, lambda: endlessly(writer), "cancelled")
+
+    assert "its job was cancelled or has failed" in str(error)
     spin_until(lambda: client.get_job_status().result().is_globally_terminal_state())
-    with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks'.*its job has ended"):
+    with refused(GateEndedError, r"gate 'clicks'.*its job has ended"):
         gate.open_partition(PartitionOffer("job", 1))
-    with (
-        in_time(),
-        pytest.raises(GateEndedError, match=r"gate 'clicks' has ended: its job 'job of clicks' is CANCELED"),
-    ):
+    with refused(GateEndedError, r"gate 'clicks' has ended: its job 'job of clicks' is CANCELED"):
         cluster.open()
 
 
-def _raised(call: Callable[[], Any]) -> BaseException:
-    try:
-        call()
-    except GateError as error:
-        return error
-    raise AssertionError("no error came")
+def ended_by_cancel(client: JobClient, call: Callable[[], Any], held: str) -> GateEndedError:
+    """Return the error with which ``call`` ends when the job is cancelled, which holds meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call)
+        assert reached[held].wait(PATIENCE_S)
+        client.cancel()
+        with refused(GateEndedError, "gate 'clicks'") as raised:
+            waiting.result(PATIENCE_S)
+        released[held].set()
+    return raised.value
 
 
 def test_a_cancelled_job_ends_a_producer_that_waits_to_be_finished(cluster: GateCluster) -> None:
     client = running_gate(cluster, held="finishing")
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1])
-        errors: list[BaseException] = []
-        thread = threading.Thread(target=lambda: errors.append(_raised(writer.finish)))
-        thread.start()
-        assert reached["finishing"].wait(PATIENCE_S)
-        client.cancel()
-        with in_time():
-            thread.join()
-        released["finishing"].set()
 
-    assert isinstance(errors[0], GateEndedError)
+        ended_by_cancel(client, writer.finish, "finishing")
 
 
 def test_a_job_that_fails_says_so_to_its_producers(cluster: GateCluster) -> None:
@@ -290,9 +241,8 @@ def test_a_job_that_fails_says_so_to_its_producers(cluster: GateCluster) -> None
     text = r"job 'counting' is FAIL.*ZeroDivisionError.*subtask 0"
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1, 0])
-        with pytest.raises(
-            GateEndedError, match=rf"gate 'clicks': its (task has failed|job was cancelled or has failed).*{text}"
-        ):
+        reason = rf"gate 'clicks': its (task has failed|job was cancelled or has failed).*{text}"
+        with pytest.raises(GateEndedError, match=reason):
             writer.finish(PATIENCE_S)
 
     with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
@@ -312,42 +262,28 @@ def test_a_taskmanager_that_is_gone_is_a_lost_gate(cluster: GateCluster) -> None
     gate = cluster.open()
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         cluster.stop_task_manager(0)
-        with in_time(), pytest.raises((GateLostError, GateEndedError), match="gate 'clicks'"):
+        with refused((GateLostError, GateEndedError), "gate 'clicks'"):
             endlessly(writer)
         with pytest.raises(GateLostError, match="the writer has ended"):
             writer.finish()
-    with (
-        in_time(),
-        pytest.raises(GateUnreachableError, match=r"partition 1 .*is the TaskManager of gate 'clicks'.* still there"),
-    ):
+    with refused(GateUnreachableError, r"partition 1 .*is the TaskManager of gate 'clicks'.* still there"):
         gate.open_partition(PartitionOffer("job", 1))
 
 
 def test_a_taskmanager_that_is_killed_is_a_lost_gate(tmp_path: Any) -> None:
     """A process of its own, killed while it is pushed to; the job fails."""
-    cluster = EmbeddedCluster.start(1, 1, in_process=False)
-    try:
-        env = StreamExecutionEnvironment()
-        env.set_parallelism(1)
+
+    def build(env: StreamExecutionEnvironment) -> None:
         env.from_remote_gate("clicks", allow_pickle=True).print()
-        job = execute(
-            translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
-        )
-        secret_file = write_secret(cluster.secret, tmp_path)
-        gate = open_gate(
-            "clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=secret_file, timeout_s=PATIENCE_S
-        )
+
+    with in_processes(1, build, tmp_path) as (cluster, job, gate):
         with gate.open_partition(PartitionOffer("job", 0)) as writer:
             writer.write_records([1])
             os.kill(cluster.pids()[0], signal.SIGKILL)
-            with in_time(), pytest.raises(GateLostError, match=r"partition 0 .*gate 'clicks'"):
+            with refused(GateLostError, r"partition 0 .*gate 'clicks'"):
                 endlessly(writer)
         with pytest.raises(JobExecutionError):
             job.wait(PATIENCE_S)
-        job.close()
-    finally:
-        close_producers()
-        cluster.close()
 
 
 def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster) -> None:
@@ -355,9 +291,8 @@ def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1])
         assert reached["slow"].wait(PATIENCE_S)
-        with pytest.raises(
-            GateLostError, match=r"gate 'clicks'.*no more time to wait for all operators and sinks .*subtasks \[0\]"
-        ):
+        reason = r"gate 'clicks'.*no more time to wait for all operators and sinks .*subtasks \[0\]"
+        with pytest.raises(GateLostError, match=reason):
             writer.finish(0.0)
     released["slow"].set()
     spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
@@ -405,10 +340,7 @@ def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(
     cut.cut()
 
     for number, writer in enumerate(writers):
-        with (
-            in_time(),
-            pytest.raises(GateLostError, match=rf"partition {number} .*gate 'clicks'.*push the partition again"),
-        ):
+        with refused(GateLostError, rf"partition {number} .*gate 'clicks'.*push the partition again"):
             writer.finish()
     spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 2)
     for number in range(2):
@@ -459,24 +391,23 @@ def test_a_gate_with_a_type_reads_records_of_this_type_alone(cluster: GateCluste
 
 def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateCluster) -> None:
     """The error names gate, type and part; the writer goes on with records that fit."""
-    client = running_gate(
-        cluster, type_info=Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()]), producers=1
-    )
+    declared = Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()])
+    client = running_gate(cluster, type_info=declared, producers=1)
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
-        with pytest.raises(
-            GateTypeError,
-            match=r"record 1: field 'clicks': 'many' is of type str, not Long; gate 'clicks' .* takes RowTypeInfo",
-        ):
+        reason = r"record 1: field 'clicks': 'many' is of type str, not Long; gate 'clicks' .* takes RowTypeInfo"
+        with pytest.raises(GateTypeError, match=reason):
             writer.write_records([Row(user="a", clicks=1), Row(user="a", clicks="many")])
-        with pytest.raises(
-            GateTypeError,
-            match=r"column 'clicks' is missing: gate 'clicks' .* takes user, clicks; there are user, click$",
-        ):
-            writer.write_batch(pyarrow.record_batch({"user": ["a"], "click": [1]}))
-        with pytest.raises(GateTypeError, match="column 'more' is not one of gate 'clicks'"):
-            writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1], "more": [1]}))
-        with pytest.raises(GateTypeError, match="column 'clicks' is missing: gate 'clicks'"):
-            writer.write_batch(pyarrow.record_batch({"user": ["a"]}))
+        refusals: list[tuple[dict[str, list[Any]], str]] = [
+            (
+                {"user": ["a"], "click": [1]},
+                r"column 'clicks' is missing: gate 'clicks' .* takes user, clicks; there are user, click$",
+            ),
+            ({"user": ["a"], "clicks": [1], "more": [1]}, "column 'more' is not one of gate 'clicks'"),
+            ({"user": ["a"]}, "column 'clicks' is missing: gate 'clicks'"),
+        ]
+        for columns, reason in refusals:
+            with pytest.raises(GateTypeError, match=reason):
+                writer.write_batch(pyarrow.record_batch(columns))
         writer.write_records([])
         writer.write_records([Row(user="a", clicks=None)])
         writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1]}))
@@ -487,21 +418,17 @@ def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateClus
 def test_more_producers_than_a_gate_takes_wait_for_each_other(make_cluster: Callable[..., GateCluster]) -> None:
     """The number of producers may be any; one that waits too long hears for what, and for how long."""
     cluster = make_cluster(2, 1, TaskExecutorConfig(network=NetstackConfig(max_producers_per_gate=1)))
-    with collecting(
-        cluster.environment().from_remote_gate("clicks", producers=8, allow_pickle=True).map(lambda number: number)
-    ) as results:
+    with ThreadPoolExecutor(7) as pool, read(cluster, producers=8) as results:
         gate, hasty = cluster.open(), cluster.open(wait_for_room_s=0.01)
         with gate.open_partition(PartitionOffer("job", 0)) as first:
             text = r"partition 9 .*no room at gate 'clicks'.*within 0.01 s \(wait_for_room_s.*--max-producers-per-gate"
             with pytest.raises(AttemptRefusedError, match=text):
                 hasty.open_partition(PartitionOffer("job", 9))
-            threads = [threading.Thread(target=push, args=(gate, [number] * 2, number)) for number in range(1, 8)]
-            for thread in threads:
-                thread.start()
+            pushes = [pool.submit(push, gate, [number] * 2, number) for number in range(1, 8)]
             first.write_records([0, 0])
             first.finish(PATIENCE_S)
-        for thread in threads:
-            thread.join()
+        for each in pushes:
+            each.result(PATIENCE_S)
 
         assert sorted(results) == sorted([*range(8)] * 2)
 
@@ -518,13 +445,8 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
     gate, hasty = cluster.open(), cluster.open(wait_for_room_s=0.01)
     writers = [gate.open_partition(PartitionOffer("crowd", number)) for number in range(16)]
 
-    with (
-        in_time(),
-        pytest.raises(
-            AttemptRefusedError,
-            match=r"within 0.01 s .*'clicks' has no network memory.*128 .* 50 %.*--producer-memory-percent",
-        ),
-    ):
+    reason = r"within 0.01 s .*'clicks' has no network memory.*128 .* 50 %.*--producer-memory-percent"
+    with refused(AttemptRefusedError, reason):
         hasty.open_partition(PartitionOffer("crowd", 16))
     with collecting(other.from_collection(list(range(100))).key_by(lambda number: number % 7)) as results:
         assert sorted(record for _, record in results) == list(range(100))
@@ -534,26 +456,21 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
     for writer in writers:
         writer.finish(PATIENCE_S)
 
-    spin_until(
-        lambda: (
-            counts_of(client)["subtasks"][0] == {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1}
-        )
-    )
+    counts = {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1}
+    spin_until(lambda: counts_of(client)["subtasks"][0] == counts)
     client.cancel()
 
 
 # ---------------------------------------------------------------- nobody reads
 
 
-@pytest.mark.slow
 def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than both sides' buffers is under way; the warning names the gate; afterwards everything comes out."""
     monkeypatch.setattr(stall, "WARN_AFTER_S", 0.05)
     monkeypatch.setattr(runtime, "_CHECK_INTERVAL_S", 0.01)
     env = cluster.environment()
-    stream = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG()).map(
-        lambda number: hold("stalled", number)
-    )
+    gate = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG())
+    stream = gate.map(lambda number: hold("stalled", number))
     num_written = 0
 
     def write() -> None:
@@ -564,15 +481,14 @@ def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monke
                 num_written += 10_000
             writer.finish(PATIENCE_S)
 
-    with structlog.testing.capture_logs() as logs, collecting(stream) as results:
-        thread = threading.Thread(target=write)
-        thread.start()
+    with structlog.testing.capture_logs() as logs, ThreadPoolExecutor(1) as pool, collecting(stream) as results:
+        writing = pool.submit(write)
         assert reached["stalled"].wait(PATIENCE_S)
         spin_until(lambda: bool(warnings_in(logs)))
         assert num_written < 1_000_000  # 4 bytes each; half of them are measured
         released["stalled"].set()
         received = sum(1 for _ in results)
-        thread.join(PATIENCE_S)
+        writing.result(PATIENCE_S)
 
     assert received == num_written == 1_500_000
     assert "'clicks'" in warnings_in(logs)[0]["waits_for"]

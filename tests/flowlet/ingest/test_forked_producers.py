@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 
-from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of
+from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, in_time, running_gate
 from tests.flowlet.ingest.producer_process import producer_process
-from tests.flowlet.ingest.test_faults import in_time, running_gate
 from tests.waiting import PATIENCE_S, spin_until
 
 

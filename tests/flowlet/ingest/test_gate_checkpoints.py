@@ -1,9 +1,9 @@
 """Gates of jobs that take checkpoints: the promises for a write when the job starts again."""
 
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream.data_stream import CloseableIterator, DataStream
 from flowlet.errors import JobExecutionError
 from flowlet.ingest import AttemptRefusedError, GateClient, GateError, GateLostError, PartitionOffer
-from tests.flowlet.ingest.conftest import GateCluster, push
+from tests.flowlet.ingest.conftest import GateCluster, collecting, push
 from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
@@ -42,23 +42,17 @@ def careful(number: int) -> int:
 class Running:
     """A job whose results a thread reads."""
 
-    def __init__(self, results: CloseableIterator) -> None:
+    def __init__(self, results: CloseableIterator, pool: ThreadPoolExecutor) -> None:
         self.found: list[Any] = []
-        self.error: Exception | None = None
         self.results = results
-        self.thread = threading.Thread(target=self._read, daemon=True)
+        self._reading = pool.submit(self._read)
 
     def _read(self) -> None:
-        try:
-            for each in self.results:
-                self.found.append(each)
-        except Exception as error:  # noqa: BLE001 - for the test's thread
-            self.error = error
+        for each in self.results:
+            self.found.append(each)  # one by one, for the test to see
 
     def counted(self) -> "Counter[Any]":
-        self.thread.join(PATIENCE_S)
-        assert self.error is None
-        assert not self.thread.is_alive()
+        self._reading.result(PATIENCE_S)
         return Counter(self.found)
 
 
@@ -84,17 +78,10 @@ def running(
         "restart-strategy.fixed-delay.delay": "10 ms",
         **(options or {}),
     }
-    configuration = Configuration()
-    for name, value in settings.items():
-        configuration.set_string(name, value)
-    env.configure(configuration)
-    results = build(env.from_remote_gate("clicks", type_info=Types.LONG(), producers=producers)).execute_and_collect(
-        "gates"
-    )
-    assert isinstance(results, CloseableIterator)
-    job = Running(results)
-    with results:
-        job.thread.start()
+    env.configure(Configuration.from_dict(settings))
+    stream = build(env.from_remote_gate("clicks", type_info=Types.LONG(), producers=producers))
+    with ThreadPoolExecutor(1) as pool, collecting(stream) as results:
+        job = Running(results, pool)
         yield job
         if is_counted:
             job.counted()
@@ -116,9 +103,8 @@ def shuffled(stream: DataStream) -> DataStream:
 
 def newest_checkpoint(folder: Path) -> int:
     """0: none is complete."""
-    return max(
-        (int(each.parent.name.removeprefix("chk-")) for each in folder.glob("checkpoints/*/chk-*/_metadata")), default=0
-    )
+    complete = folder.glob("checkpoints/*/chk-*/_metadata")
+    return max((int(each.parent.name.removeprefix("chk-")) for each in complete), default=0)
 
 
 def push_slowly(gate: GateClient, rows: list[int], offer: PartitionOffer) -> int:
@@ -127,6 +113,14 @@ def push_slowly(gate: GateClient, rows: list[int], offer: PartitionOffer) -> int
             writer.write_records(rows[start : start + CHUNK])
         writer.finish(PATIENCE_S)
     return writer.num_resumed
+
+
+def give_up(gate: GateClient, job: Running, rows: list[int]) -> None:
+    """Let the first attempt end when these rows are in."""
+    first = gate.open_partition(PartitionOffer("job", 0))
+    first.write_records(rows)
+    spin_until(lambda: len(job.found) == len(rows))
+    first.abort("its worker dies")
 
 
 @pytest.fixture(autouse=True)
@@ -194,10 +188,7 @@ def test_an_attempt_of_another_process_brings_only_what_is_not_in(cluster: GateC
 
     with running(cluster, tmp_path, in_turns) as job:
         gate = cluster.open()
-        first = gate.open_partition(PartitionOffer("job", 0))
-        first.write_records(ROWS[:500])
-        spin_until(lambda: len(job.found) == 500)
-        first.abort("its worker dies")
+        give_up(gate, job, ROWS[:500])
         push_slowly(gate, ROWS, PartitionOffer("job", 0, attempt=1))
 
     assert job.counted() == Counter(ROWS)
@@ -207,14 +198,9 @@ def test_an_attempt_with_fewer_rows_is_refused(cluster: GateCluster, tmp_path: P
     """A shorter attempt is refused, because the gate cannot tell which of its rows are in already."""
     with running(cluster, tmp_path, in_turns) as job:
         gate = cluster.open()
-        first = gate.open_partition(PartitionOffer("job", 0))
-        first.write_records([1, 2, 3])
-        spin_until(lambda: len(job.found) == 3)
-        first.abort("its worker dies")
-        with pytest.raises(
-            AttemptRefusedError,
-            match="has 1 records for this subtask, of which 3 are in already: attempts must have the same",
-        ):
+        give_up(gate, job, [1, 2, 3])
+        reason = "has 1 records for this subtask, of which 3 are in already: attempts must have the same"
+        with pytest.raises(AttemptRefusedError, match=reason):
             push(gate, [1], attempt=1)
         push(gate, [1, 2, 3], attempt=2)
 
@@ -229,10 +215,7 @@ def test_where_attempts_may_differ_another_one_is_taken_from_its_beginning(
 
     with running(cluster, tmp_path, in_turns, {"flowlet.gate.retries": "any-rows"}) as job:
         gate = cluster.open()
-        first = gate.open_partition(PartitionOffer("job", 0))
-        first.write_records([-1, -2, -3])
-        spin_until(lambda: len(job.found) == 3)
-        first.abort("its worker dies")
+        give_up(gate, job, [-1, -2, -3])
         push_slowly(gate, ROWS, PartitionOffer("job", 0, attempt=1))
 
     assert job.counted() == Counter([-1, -2, -3, *ROWS])
@@ -319,9 +302,8 @@ def test_a_job_that_starts_from_the_checkpoint_of_another_knows_its_partitions(
         if parallelism == 1:
             push(gate, ROWS[10:20], 1, attempt=1)
         else:
-            with pytest.raises(
-                AttemptRefusedError, match="was half in when its job was started with another parallelism"
-            ):
+            reason = "was half in when its job was started with another parallelism"
+            with pytest.raises(AttemptRefusedError, match=reason):
                 push(gate, ROWS[10:20], 1, attempt=1)
             push(gate, [], 3)
 

@@ -26,10 +26,8 @@ def test_the_last_of_many_records_is_checked_too() -> None:
 
     chunk = checked_records(records, list(range(3000)), DeclaredRecords(PAIR), "gate 'clicks'")
     assert (chunk.values, chunk.timestamps) == (records, list(range(3000)))
-    with pytest.raises(
-        GateTypeError,
-        match=r"^record 3000: field 't': <class 'object'> is of type type, not String; gate 'clicks' takes RowType",
-    ):
+    reason = r"^record 3000: field 't': <class 'object'> is of type type, not String; gate 'clicks' takes RowType"
+    with pytest.raises(GateTypeError, match=reason):
         checked_records(wrong, None, DeclaredRecords(PAIR), "gate 'clicks'")
     assert checked_records(wrong, None, declared_records(ANY), "gate 'clicks'").values is wrong
 
@@ -49,9 +47,8 @@ def test_columns_are_checked_and_put_in_order() -> None:
 def test_the_first_wrong_timestamp_is_named(wrong: Any) -> None:
     check_timestamps(None, 3, "gate 'clicks'")
     check_timestamps([1, 2**63 - 1, -(2**63)], 3, "gate 'clicks'")
-    with pytest.raises(
-        GateTypeError, match=r"^record 2: the timestamp .* is no int of 64 bits \(milliseconds\), for gate 'clicks'"
-    ):
+    reason = r"^record 2: the timestamp .* is no int of 64 bits \(milliseconds\), for gate 'clicks'"
+    with pytest.raises(GateTypeError, match=reason):
         check_timestamps([1, 2, wrong, wrong], 4, "gate 'clicks'")
     with pytest.raises(GateTypeError, match="1 timestamps for 2 records, for gate 'clicks'"):
         check_timestamps([1], 2, "gate 'clicks'")
@@ -83,16 +80,13 @@ def test_pickles_must_be_allowed_by_name(type_info: TypeInformation | None) -> N
     """The error advises when the program declares the gate."""
     env = StreamExecutionEnvironment.get_execution_environment()
 
-    with pytest.raises(
-        JobGraphError,
-        match=r"gate 'clicks' takes any objects .*: they travel as pickles, .* pass allow_pickle=True if you",
-    ):
+    reason = r"gate 'clicks' takes any objects .*: they travel as pickles, .* pass allow_pickle=True if you"
+    with pytest.raises(JobGraphError, match=reason):
         env.from_remote_gate("clicks", type_info)
     env.from_remote_gate("clicks", type_info, allow_pickle=True)
 
 
 def test_a_gate_with_a_type_reads_no_pickles_even_if_they_are_allowed() -> None:
-    with pytest.raises(
-        JobGraphError, match=r"gate 'clicks' has a declared type, .*: it reads no pickles, leave out allow_pickle"
-    ):
+    reason = r"gate 'clicks' has a declared type, .*: it reads no pickles, leave out allow_pickle"
+    with pytest.raises(JobGraphError, match=reason):
         StreamExecutionEnvironment.get_execution_environment().from_remote_gate("clicks", PAIR, allow_pickle=True)

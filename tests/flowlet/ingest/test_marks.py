@@ -14,10 +14,6 @@ from typing import Any
 
 import pytest
 
-from flowlet.client.embedded import EmbeddedCluster
-from flowlet.client.executor import execute
-from flowlet.client.remote import RemoteTarget
-from flowlet.client.translate import translate
 from flowlet.common.time import Time
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.async_data_stream import AsyncDataStream
@@ -25,9 +21,9 @@ from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.functions import CoMapFunction
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
-from flowlet.ingest import GateEndedError, GateError, PartitionOffer, close_producers, open_gate
+from flowlet.ingest import GateEndedError, GateError, PartitionOffer
 from tests.flowlet.client.jobs import hold, reached, released
-from tests.flowlet.ingest.conftest import GateCluster, push, write_secret
+from tests.flowlet.ingest.conftest import GateCluster, in_processes, push
 from tests.waiting import PATIENCE_S, spin_until
 
 NUM_RECORDS = 100
@@ -64,9 +60,8 @@ def test_an_async_operator_has_processed_the_partition(cluster: GateCluster) -> 
     """The operator's chain has taken every record long before its coroutines end."""
 
     def build(stream: DataStream) -> None:
-        AsyncDataStream.unordered_wait(stream, slowly, Time.seconds(100), 2 * NUM_RECORDS, Types.LONG()).filter(
-            note
-        ).print()
+        slow = AsyncDataStream.unordered_wait(stream, slowly, Time.seconds(100), 2 * NUM_RECORDS, Types.LONG())
+        slow.filter(note).print()
 
     assert sorted(pushed(cluster, build)) == list(range(NUM_RECORDS))
 
@@ -75,9 +70,8 @@ def test_sinks_behind_an_exchange_have_processed_the_partition(make_cluster: Cal
     """The gate, a map with another parallelism and the sinks are tasks of their own, in two TaskManagers."""
 
     def build(stream: DataStream) -> None:
-        stream.rebalance().map(lambda number: number).set_parallelism(1).key_by(lambda number: number).filter(
-            note
-        ).print()
+        narrow = stream.rebalance().map(lambda number: number).set_parallelism(1)
+        narrow.key_by(lambda number: number).filter(note).print()
 
     assert sorted(pushed(make_cluster(2), build)) == list(range(NUM_RECORDS))
 
@@ -85,14 +79,11 @@ def test_sinks_behind_an_exchange_have_processed_the_partition(make_cluster: Cal
 class Silent(SourceFunction):
     """A source that has no records, and never ends by itself."""
 
-    def __init__(self) -> None:
-        self._name = "silent source"
-
     def run(self, ctx: SourceContext) -> None:
-        released[self._name].wait(PATIENCE_S)
+        released["silent source"].wait(PATIENCE_S)
 
     def cancel(self) -> None:
-        released[self._name].set()
+        released["silent source"].set()
 
 
 class Either(CoMapFunction):
@@ -111,9 +102,8 @@ def test_marks_pass_jobs_with_several_gates_and_other_sources(make_cluster: Call
     env = cluster.environment()
     clicks, views = (env.from_remote_gate(name, type_info=Types.LONG()) for name in ("clicks", "views"))
     ends, is_silent = env.from_collection([1_000_000], Types.LONG()), env.add_source(Silent(), type_info=Types.LONG())
-    clicks.union(ends, is_silent).connect(views.rebalance()).map(Either()).key_by(lambda number: number).filter(
-        note
-    ).print()
+    both = clicks.union(ends, is_silent).connect(views.rebalance()).map(Either())
+    both.key_by(lambda number: number).filter(note).print()
     client = env.execute_async()
 
     def push_and_look(partition: int) -> bool:
@@ -139,20 +129,12 @@ def test_a_job_that_ends_before_the_mark_has_passed_acknowledges_nothing(
     client = env.execute_async()
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1, 2])
-        end = {"cancelled": client.cancel, "failed": released[way].set}[way]
-
-        def end_job() -> None:
-            reached[way].wait(PATIENCE_S)
-            end()
-
-        thread = threading.Thread(target=end_job)
-        thread.start()
-        try:
+        end: Callable[[], object] = {"cancelled": client.cancel, "failed": released[way].set}[way]
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: reached[way].wait(PATIENCE_S) and end())
             with pytest.raises(GateEndedError, match="'clicks'"):
                 writer.finish(PATIENCE_S)
-        finally:
-            thread.join(PATIENCE_S)
-            released[way].set()
+        released[way].set()
 
 
 def hold_then_fail(way: str, value: Any) -> Any:
@@ -178,43 +160,27 @@ class Appending:
 @pytest.mark.slow
 def test_what_was_acknowledged_is_in_the_sink_when_its_process_is_killed(tmp_path: Path) -> None:
     """Gate and sink are in two processes.  A partition that was not acknowledged makes ``finish`` raise."""
-    cluster = EmbeddedCluster.start(2, 1, in_process=False)
     path = tmp_path / "sink"
-    try:
-        env = StreamExecutionEnvironment()
-        env.set_parallelism(1)
+
+    def build(env: StreamExecutionEnvironment) -> None:
         stream = env.from_remote_gate("clicks", type_info=Types.LONG())
         stream.rebalance().filter(Appending(str(path))).slot_sharing_group("sink").print()
-        job = execute(
-            translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
-        )
-        gate = open_gate(
-            "clicks",
-            jobmanager=f"{cluster.host}:{cluster.port}",
-            secret_file=write_secret(cluster.secret, tmp_path),
-            timeout_s=PATIENCE_S,
-        )
+
+    with in_processes(2, build, tmp_path) as (cluster, _, gate):
         push(gate, list(range(6000)))
         pids = cluster.pids()
         lines = path.read_text().splitlines()
         pid = int(lines[0].split()[0])
 
-        with gate.open_partition(PartitionOffer("job", 1)) as writer:
+        def kill() -> None:
+            spin_until(lambda: " -1\n" in path.read_text())
+            os.kill(pid, signal.SIGKILL)
+
+        with gate.open_partition(PartitionOffer("job", 1)) as writer, ThreadPoolExecutor(1) as pool:
             writer.write_records([-1])
-
-            def kill() -> None:
-                spin_until(lambda: " -1\n" in path.read_text())
-                os.kill(pid, signal.SIGKILL)
-
-            thread = threading.Thread(target=kill)
-            thread.start()
+            pool.submit(kill)
             with pytest.raises(GateError, match="'clicks'"):
                 writer.finish(PATIENCE_S)
-            thread.join(PATIENCE_S)
 
-        assert len(set(pids)) == 2
-        assert lines == [f"{pid} {number}" for number in range(6000)]
-        job.close()
-    finally:
-        close_producers()
-        cluster.close()
+    assert len(set(pids)) == 2
+    assert lines == [f"{pid} {number}" for number in range(6000)]

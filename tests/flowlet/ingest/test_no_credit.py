@@ -20,8 +20,7 @@ from flowlet.ingest import runtime as stall
 from flowlet.ingest.lookup import why_in_vain
 from flowlet.ingest.runtime import producer_runtime
 from tests.flowlet.client.jobs import released
-from tests.flowlet.ingest.conftest import GateCluster
-from tests.flowlet.ingest.test_faults import endlessly, in_time, running_gate
+from tests.flowlet.ingest.conftest import GateCluster, endlessly, refused, running_gate
 from tests.waiting import spin_until
 
 
@@ -84,10 +83,6 @@ def test_a_writer_that_waits_for_credit_gets_the_answer(cluster: GateCluster, mo
 
     monkeypatch.setattr(no_credit, "why_in_vain", gone)
 
-    with (
-        cluster.open().open_partition(PartitionOffer("job", 0)) as writer,
-        in_time(),
-        pytest.raises(GateLostError, match=r"clicks.* moved"),
-    ):
+    with cluster.open().open_partition(PartitionOffer("job", 0)) as writer, refused(GateLostError, r"clicks.* moved"):
         endlessly(writer)
     released["asked"].set()
