@@ -31,10 +31,6 @@ _LEAK: Final = "what is left behind is seen inside alone"
 KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/flowlet/async_io/test_async_calls.py": (1, _LEAK),
     "tests/flowlet/checkpoint/task/test_in_flight.py": (5, _SEAM),
-    "tests/flowlet/client/test_gate_routing.py": (
-        2,
-        "the graph of a job is deployed without the client that would run it",
-    ),
     "tests/flowlet/mailbox/test_mailbox_executor.py": (1, _LEAK),
     "tests/flowlet/task/fixtures.py": (1, _LIMIT),
     "tests/flowlet/task/test_idle.py": (3, _IDLE),

@@ -13,13 +13,14 @@ import pytest
 
 from flowlet.cli.main import app, installed_version, run_command
 from flowlet.client.running_job import RunningJob
-from flowlet.common import Configuration
+from flowlet.common import RestartStrategies
 from flowlet.common.job_status import JobStatus
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.errors import JobExecutionError
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import endless_shuffle, mapped
+from tests.flowlet.client.programs import variables_of
 from tests.waiting import PATIENCE_S
 
 
@@ -33,16 +34,16 @@ class Cli:
     """Runs commands against a cluster, in this process."""
 
     def __init__(self, cluster: MiniCluster, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        target = cluster.target
-        assert target.secret is not None
-        secret_file = folder / "secret"
-        secret_file.write_text(target.secret.hex() + "\n", encoding="ascii")
-        secret_file.chmod(0o600)
-        self._options = ["--jobmanager", f"{target.host}:{target.port}", "--secret-file", str(secret_file)]
+        self.variables = variables_of(cluster.target, folder)
         self._capsys = capsys
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        code = run_command([*arguments, *self._options])
+        address, secret_file = self.variables["FLOWLET_JOBMANAGER"], self.variables["FLOWLET_SECRET_FILE"]
+        return self.alone(*arguments, "--jobmanager", address, "--secret-file", secret_file)
+
+    def alone(self, *arguments: str) -> tuple[int, str, str]:
+        """Run a command that asks no cluster."""
+        code = run_command(list(arguments))
         captured = self._capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -60,16 +61,13 @@ def failed(cluster: MiniCluster) -> RunningJob:
     return job
 
 
-def test_an_empty_cluster_lists_only_the_columns(cli: Cli) -> None:
+def test_jobs_are_listed_with_id_name_and_state(cli: Cli, cluster: MiniCluster) -> None:
+    """An empty cluster lists only the columns."""
     code, out, err = cli("list")
-
     assert (code, err) == (0, "")
     assert out.split() == ["job", "name", "state", "duration", "tasks"]
 
-
-def test_jobs_are_listed_with_id_name_and_state(cli: Cli, cluster: MiniCluster) -> None:
     job = cluster.execute(endless_shuffle())
-
     _, out, _ = cli("list")
 
     assert f"{job.job_id}  endless" in out
@@ -103,14 +101,10 @@ def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniClust
                 raise ValueError(f"failure\n{number}")
         return value
 
-    settings = {"type": "fixed-delay", "fixed-delay.delay": "1 ms", "fixed-delay.attempts": "2"}
     environment = cluster.environment().set_parallelism(1)
-    environment.configure(
-        Configuration.from_dict({f"restart-strategy.{name}": value for name, value in settings.items()})
-    )
-    environment.from_collection([1, 2, 3]).rebalance().map(fail_twice).name("failing").disable_chaining().sink_to(
-        DiscardingSink()
-    )
+    environment.set_restart_strategy(RestartStrategies.fixed_delay_restart(2, 1))
+    failing = environment.from_collection([1, 2, 3]).rebalance().map(fail_twice).name("failing")
+    failing.disable_chaining().sink_to(DiscardingSink())
     client = environment.execute_async("restarting")
     client.get_job_execution_result().result()
 
@@ -125,37 +119,30 @@ def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniClust
     for line, number in zip(lines[start + 2 :], (1, 0), strict=True):
         assert re.fullmatch(rf"{today}  {today}  failing.* \(1/1\)  ValueError: failure {number}", line.rstrip()), line
     [task] = [line for line in lines if line.startswith("failing")]
-    assert task.split()[task.split().index("FINISHED") + 1] == "5", (
-        "one record in each of two attempts, three in the last one"
-    )
+    # One record in each of two attempts, three in the last one.
+    assert task.split()[task.split().index("FINISHED") + 1] == "5"
     assert [each["cause"] for each in document["restarts"]] == ["ValueError: failure 1", "ValueError: failure 0"]
     assert all(each["restarted"] >= each["failed"] > 0 for each in document["restarts"])
     [subtask] = document["vertices"][1]["subtasks"]
     assert (subtask["metrics"]["num_records_in"], subtask["metrics-of-all-attempts"]["num_records_in"]) == (3, 5)
 
 
-def test_another_format_is_refused(cli: Cli) -> None:
-    assert cli("job", "zz", "--format", "yaml") == (
-        2,
-        "",
-        "flowlet: --format is 'yaml', it must be one of table, json\n",
-    )
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["job", "zz", "--format", "yaml"], "--format is 'yaml', it must be one of table, json"),
+        (["job", "zz"], "no job's id begins with 'zz'"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line_and_exit_code_2(cli: Cli, arguments: list[str], message: str) -> None:
+    assert cli(*arguments) == (2, "", f"flowlet: {message}\n")
 
 
-def test_the_first_digits_of_an_id_are_enough(cli: Cli, cluster: MiniCluster) -> None:
+def test_the_first_digits_of_an_id_are_enough_unless_they_fit_several_jobs(cli: Cli, cluster: MiniCluster) -> None:
     job = failed(cluster)
-
     assert cli("job", job.job_id[:6])[0] == 0
 
-
-def test_an_unknown_job_is_one_line_and_exit_code_2(cli: Cli) -> None:
-    assert cli("job", "zz") == (2, "", "flowlet: no job's id begins with 'zz'\n")
-
-
-def test_digits_that_fit_several_jobs_are_refused(cli: Cli, cluster: MiniCluster) -> None:
     failed(cluster)
-    failed(cluster)
-
     assert cli("cancel", "") == (2, "", "flowlet: 2 jobs' ids begin with ''\n")
 
 

@@ -1,5 +1,6 @@
 """``flowlet list`` and ``taskmanagers``: equal answers with and without typer, and the modules that they import."""
 
+import contextlib
 import io
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from rich.table import Table
 
 from flowlet.cli.main import run_command
 from flowlet.cli.quick_commands import print_table, run_quickly
+from flowlet.client.embedded import write_secret
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import endless_shuffle
+from tests.flowlet.client.programs import variables_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,11 +28,8 @@ def test_a_quick_command_prints_what_the_whole_command_prints(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with MiniCluster() as cluster:
-        target = cluster.target
-        assert target.secret is not None
-        (tmp_path / "secret").write_text(target.secret.hex() + "\n", encoding="ascii")
-        (tmp_path / "secret").chmod(0o600)
-        options = [f"--jobmanager={target.host}:{target.port}", "--secret-file", str(tmp_path / "secret")]
+        found = variables_of(cluster.target, tmp_path)
+        options = [f"--jobmanager={found['FLOWLET_JOBMANAGER']}", "--secret-file", found["FLOWLET_SECRET_FILE"]]
         cluster.execute(endless_shuffle())
 
         codes, outputs = [], []
@@ -45,19 +45,19 @@ def test_a_quick_command_prints_what_the_whole_command_prints(
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
-        ["--version"],
-        ["list", "--help"],
-        ["list", "-ra"],
-        ["list", "extra"],
-        ["list", "--jobmanager"],
-        ["list", "-m=x"],
-        ["taskmanagers", "--all"],
-        ["cancel", "ab"],
+        "",
+        "--version",
+        "list --help",
+        "list -ra",
+        "list extra",
+        "list --jobmanager",
+        "list -m=x",
+        "taskmanagers --all",
+        "cancel ab",
     ],
 )
-def test_what_is_not_understood_is_left_to_the_whole_command(arguments: list[str]) -> None:
-    assert run_quickly(arguments) is None
+def test_what_is_not_understood_is_left_to_the_whole_command(arguments: str) -> None:
+    assert run_quickly(arguments.split()) is None
 
 
 def test_a_configured_address_is_left_to_the_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,9 +98,7 @@ def test_a_wrong_address_of_the_variable_is_called_by_its_name(
 def test_errors_are_one_line(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("ab" * 32 + "\n", encoding="ascii")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret", bytes(32))
 
     assert run_quickly(["list", *options, "--secret-file", str(secret)]) == 2
     error = capsys.readouterr().err
@@ -109,9 +107,7 @@ def test_errors_are_one_line(
 
 
 def test_another_secret_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("ab" * 32 + "\n", encoding="ascii")
-    secret.chmod(0o600)
+    secret = write_secret(tmp_path / "secret", bytes(32))
     with MiniCluster() as cluster:
         code = run_quickly(["list", "-m", f"{cluster.target.host}:{cluster.target.port}", "--secret-file", str(secret)])
 
@@ -125,20 +121,14 @@ TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=4))
 def test_a_table_in_a_pipe_is_that_of_rich(rows: list[tuple[str, str, str]]) -> None:
     out = io.StringIO()
-    console, table = (
-        Console(width=10_000, markup=False, highlight=False, file=out),
-        Table("job", "n", "state", box=None, pad_edge=False),
-    )
+    console = Console(width=10_000, markup=False, highlight=False, file=out)
+    table = Table("job", "n", "state", box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
     console.print(table, crop=False)
 
-    ours, stdout = io.StringIO(), sys.stdout
-    sys.stdout = ours
-    try:
+    with contextlib.redirect_stdout(io.StringIO()) as ours:
         print_table(("job", "n", "state"), rows)
-    finally:
-        sys.stdout = stdout
 
     assert ours.getvalue() == out.getvalue()
 

@@ -59,21 +59,8 @@ def test_options_of_the_command_line_travel_in_variables(
     """Paths are absolute there, because the JobManager has another working directory."""
     monkeypatch.chdir(tmp_path)
 
-    run(
-        "-s",
-        "savepoints/savepoint-1",
-        "-n",
-        "-p",
-        "3",
-        "-m",
-        "host:1",
-        "-d",
-        "-D",
-        "pipeline.name=a=b",
-        "--secret-file",
-        "key",
-        str(program),
-    )
+    options = "-s savepoints/savepoint-1 -n -p 3 -m host:1 -d -D pipeline.name=a=b --secret-file key"
+    run(*options.split(), str(program))
 
     variables = become["environment"]
     assert json.loads(variables["FLOWLET_RUN_OPTIONS"]) == {
@@ -123,13 +110,11 @@ def test_what_is_wrong_is_one_line(
 def test_an_environment_has_the_options_of_the_command_line_and_the_program_overrides_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(
-        "FLOWLET_RUN_OPTIONS", json.dumps({"parallelism.default": "3", "pipeline.max-parallelism": "64"})
-    )
+    options = {"parallelism.default": "3", "pipeline.max-parallelism": "64"}
+    monkeypatch.setenv("FLOWLET_RUN_OPTIONS", json.dumps(options))
 
-    environment = StreamExecutionEnvironment.get_execution_environment(
-        Configuration.from_dict({"parallelism.default": "2"})
-    )
+    of_program = Configuration.from_dict({"parallelism.default": "2"})
+    environment = StreamExecutionEnvironment.get_execution_environment(of_program)
 
     assert (environment.get_parallelism(), environment.get_max_parallelism()) == (2, 64)
 

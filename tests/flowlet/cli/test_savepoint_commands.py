@@ -91,20 +91,17 @@ def test_what_has_ended_is_listed_if_that_is_wanted(cli: Cli, job: JobClient) ->
 class State:
     """``flowlet state`` of one savepoint."""
 
-    def __init__(self, cli: Cli, path: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._path, self._folder, self._capsys = path, folder, capsys
+    def __init__(self, cli: Cli, path: str) -> None:
+        self._cli, self._path = cli, path
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        from flowlet.cli.main import run_command
-
-        code = run_command(["state", self._path, *arguments, "--secret-file", str(self._folder / "secret")])
-        captured = self._capsys.readouterr()
-        return code, captured.out, captured.err
+        secret_file = self._cli.variables["FLOWLET_SECRET_FILE"]
+        return self._cli.alone("state", self._path, *arguments, "--secret-file", secret_file)
 
 
 @pytest.fixture
-def state(cli: Cli, job: JobClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> State:
-    return State(cli, savepoint_in(cli("savepoint", str(job.get_job_id()))[1]), tmp_path, capsys)
+def state(cli: Cli, job: JobClient) -> State:
+    return State(cli, savepoint_in(cli("savepoint", str(job.get_job_id()))[1]))
 
 
 def test_the_operators_and_states_of_a_savepoint_are_shown(state: State) -> None:
@@ -116,11 +113,8 @@ def test_the_operators_and_states_of_a_savepoint_are_shown(state: State) -> None
     assert lines[1].split() == ["uid", "operator", "parallelism", "bytes", "state", "kind", "type", "entries"]
     (counts,) = [line for line in lines if line.startswith("counts")]
     assert counts.split()[1:3] == ["KeyedProcess", "2/128"]
-    assert [line.split()[-1] for line in lines if "ValueState" in line or "MapState" in line or "timers" in line] == [
-        "7",
-        "7",
-        "7",
-    ]
+    kinds = "ValueState", "MapState", "timers"
+    assert [line.split()[-1] for line in lines if any(kind in line for kind in kinds)] == ["7", "7", "7"]
 
 
 @pytest.mark.parametrize("output_format", ["table", "csv", "json", "arrow"])

@@ -5,17 +5,19 @@ Tests that take a TaskManager away, or that look at the start or the end of a cl
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flowlet.client.remote import JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
+from flowlet.common import Configuration
 from flowlet.common.job_status import JobStatus
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.graph.job_graph import JobGraph
 from flowlet.testing.mini_cluster import MiniCluster
-from tests.flowlet.client.jobs import reached, released
+from tests.flowlet.client.jobs import RESTARTING_ONCE, counts, reached, released
 from tests.waiting import PATIENCE_S
 
 
@@ -81,9 +83,13 @@ class SharedCluster:
             job.close()
 
 
+def _clear_signals() -> None:
+    for signals in (reached, released, counts):
+        signals.clear()
+
+
 def _for_one_test(cluster: MiniCluster) -> Iterator[SharedCluster]:
-    reached.clear()
-    released.clear()
+    _clear_signals()
     shared = SharedCluster(cluster)
     yield shared
     shared.end_jobs()
@@ -101,3 +107,16 @@ def environment(one_task_manager: MiniCluster) -> Iterator[StreamExecutionEnviro
         made = shared.environment().set_parallelism(1)
         yield made
         made.close()
+
+
+@pytest.fixture
+def surviving(tmp_path: Path) -> Iterator[StreamExecutionEnvironment]:
+    """Provide the environment of jobs that take checkpoints, with a cluster of their own: it keeps threads for them.
+
+    One attempt may fail.
+    """
+    _clear_signals()
+    made = StreamExecutionEnvironment.get_execution_environment(RESTARTING_ONCE).set_parallelism(1)
+    made.configure(Configuration.from_dict({"execution.checkpointing.dir": str(tmp_path / "checkpoints")}))
+    yield made.enable_checkpointing(10)
+    made.close()

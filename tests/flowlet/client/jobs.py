@@ -1,6 +1,6 @@
 """Small jobs for the tests of clients, TaskManagers and commands.
 
-``hold`` and ``release`` work for jobs in this process: the tasks find this module by its name.
+``hold``, ``released`` and ``counts`` work for jobs in this process: the tasks find this module by its name.
 """
 
 import os
@@ -16,6 +16,9 @@ from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.common import Configuration
+from flowlet.common.watermark_strategy import TimestampAssigner
+from flowlet.datastream import MapFunction, RuntimeContext
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
 from flowlet.operators.keyed_aggregation_operator import KeyedSumOperator
@@ -26,6 +29,14 @@ from flowlet.records import Chunk
 from flowlet.sinks.function_sink import DiscardSink
 from tests.waiting import PATIENCE_S
 
+# One attempt may fail.
+RESTARTING_ONCE = Configuration.from_dict(
+    {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1",
+        "restart-strategy.fixed-delay.delay": "1 ms",
+    }
+)
 LINES = ["the quick brown fox", "jumps over the lazy dog", "", "the end"] * 500
 
 
@@ -37,6 +48,7 @@ class Flags(dict[str, threading.Event]):
 
 
 reached, released = Flags(), Flags()
+counts = Counter[str]()
 
 
 def hold(name: str, value: Any = None) -> Any:
@@ -44,6 +56,38 @@ def hold(name: str, value: Any = None) -> Any:
     reached[name].set()
     assert released[name].wait(PATIENCE_S), f"the test did not release {name!r}"
     return value
+
+
+def ran(stream: Any) -> list[Any]:
+    """Run the job of a stream to its end; return what it emitted."""
+    with stream.execute_and_collect() as results:
+        return list(results)
+
+
+def operators_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the metrics of operators from the document of a job, by name."""
+    tasks = [task for vertex in document["vertices"] for task in vertex["subtasks"]]
+    return {each["name"]: each for task in tasks for each in task["metrics"]["operators"]}
+
+
+class TimeIs(TimestampAssigner):
+    """Takes the event time of a record from it."""
+
+    def __init__(self, time_of: Callable[[Any], int]) -> None:
+        self._time_of = time_of
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return self._time_of(value)
+
+
+class WithSubtask(MapFunction):
+    """Puts the number of its subtask before each value."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._subtask = runtime_context.get_index_of_this_subtask()
+
+    def map(self, value: int) -> tuple[int, int]:
+        return self._subtask, value
 
 
 @contextmanager

@@ -12,11 +12,19 @@ from pathlib import Path
 
 import psutil
 
-from flowlet.rpc.secret import load_or_create_secret
+from flowlet.client.embedded import write_secret
+from flowlet.client.remote import ClusterClient, RemoteTarget
 from tests.waiting import PATIENCE_S
 
 _LOG_LINE = re.compile(r'"level": "warning"|\[warning ')
 REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def variables_of(target: RemoteTarget, folder: Path) -> dict[str, str]:
+    """Return the variables with which programs find a cluster; its secret lies in the folder then."""
+    assert target.secret is not None
+    secret = write_secret(folder / "secret", target.secret)
+    return {"FLOWLET_JOBMANAGER": f"{target.host}:{target.port}", "FLOWLET_SECRET_FILE": str(secret)}
 
 
 @contextmanager
@@ -24,16 +32,23 @@ def silent_job_manager(folder: Path) -> Iterator[tuple[socket.socket, dict[str, 
     """A port that takes connections and answers nothing, and the variables with which programs find
     it, and a secret.
     """
-    load_or_create_secret(folder / "secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE_S)
-        yield (
-            server,
-            {
-                "FLOWLET_JOBMANAGER": f"127.0.0.1:{server.getsockname()[1]}",
-                "FLOWLET_SECRET_FILE": str(folder / "secret"),
-            },
-        )
+        host, port = server.getsockname()
+        yield server, variables_of(RemoteTarget(host, port, secret=bytes(32)), folder)
+
+
+@contextmanager
+def job_manager(folder: Path) -> Iterator[tuple["Program", ClusterClient, dict[str, str]]]:
+    """A JobManager without TaskManagers as a process, a client of it, and the variables with which programs find it."""
+    secret_file = folder / "secret"
+    options = ("--port", "0", "--secret-file", str(secret_file), "--log-level", "error")
+    with running("-m", "flowlet.jm", *options) as program:
+        assert program.process.stdout is not None
+        address = program.process.stdout.readline().strip().rpartition("/")[2]
+        client = RemoteTarget("127.0.0.1", int(address.rpartition(":")[2]), secret_file).open(1)
+        yield program, client, {"FLOWLET_JOBMANAGER": address, "FLOWLET_SECRET_FILE": str(secret_file)}
+        client.close()
 
 
 class Program:
@@ -58,6 +73,12 @@ class Program:
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
+
+    def interrupted(self) -> tuple[int, list[str]]:
+        """Interrupt it; return its exit code and the lines of its errors."""
+        self.interrupt()
+        code, _, errors = self.end()
+        return code, errors
 
     def end(self) -> tuple[int, str, list[str]]:
         """Wait for it and its children: exit code, what it printed since, the lines of its errors.

@@ -182,16 +182,22 @@ class ScriptedJob:
         self._change(state=JobStatus.RESTARTING)
         self.run.kill()
 
+    def pass_barrier(self, checkpoint_id: int, *producers: int) -> None:
+        """Send a barrier, of all producers unless some are named, and wait until the reader has reported it."""
+        self.run.barrier(checkpoint_id, *producers)
+        sent = producers or range(self._num_producers)
+        expected = {(self.run.channels[producer].producer, checkpoint_id) for producer in sent}
+        self._loop.submit(self._api.until(lambda: expected <= set(self._api.reports))).result(PATIENCE_S)
+
     def complete(self, checkpoint_id: int) -> None:
         self._change(completed=checkpoint_id)
 
     def end(self, state: JobStatus) -> None:
         self._change(state=state)
 
-    def wait_for_reports(self, *reports: tuple[int, int]) -> None:
-        """Wait until the reader has reported barriers: producers of this run, and checkpoints."""
-        expected = {(self.run.channels[producer].producer, checkpoint_id) for producer, checkpoint_id in reports}
-        self._loop.submit(self._api.until(lambda: expected <= set(self._api.reports))).result(PATIENCE_S)
+    def finish(self) -> None:
+        self.run.end_data()
+        self.end(JobStatus.FINISHED)
 
     def wait_until_told_broken(self, attempt: int) -> str:
         """Wait until the reader has said that it cannot read this run any further; return its reason."""

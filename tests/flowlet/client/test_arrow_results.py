@@ -95,9 +95,8 @@ def test_a_type_without_a_schema_is_said_and_the_records_can_still_be_read(
     stream = environment.from_collection([], declared)
 
     with results_of(stream) as results:
-        with pytest.raises(
-            JobGraphError, match=r"to_arrow\(\) finds no schema in the declared type .*; give it one, as in to_arrow"
-        ):
+        reason = r"to_arrow\(\) finds no schema in the declared type .*; give it one, as in to_arrow"
+        with pytest.raises(JobGraphError, match=reason):
             results.to_arrow()
         assert list(results) == []
 

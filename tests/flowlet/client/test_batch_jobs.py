@@ -5,14 +5,13 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import add, itemgetter
+from operator import add, itemgetter, methodcaller
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from flowlet.common import Configuration, Duration, Time, Types, WatermarkStrategy
-from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     BroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -23,6 +22,7 @@ from flowlet.datastream import (
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from flowlet.datastream.window import EventTimeSessionWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows
 from flowlet.errors import ConfigError
+from tests.flowlet.client.jobs import TimeIs, ran
 
 Pair = tuple[str, int]
 PAIRS: list[Pair] = [("b", 1), ("a", 2), ("b", 3), ("ccc", 1), ("a", 5)]
@@ -31,11 +31,6 @@ PAIRS: list[Pair] = [("b", 1), ("a", 2), ("b", 3), ("ccc", 1), ("a", 5)]
 def batch(options: dict[str, str] | None = None, parallelism: int = 1) -> StreamExecutionEnvironment:
     environment = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options or {}))
     return environment.set_parallelism(parallelism).set_runtime_mode(RuntimeExecutionMode.BATCH)
-
-
-def collected(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as results:
-        return list(results)
 
 
 def first(pair: Any) -> Any:
@@ -66,18 +61,13 @@ class Counting(KeyedProcessFunction):
 
 def test_one_key_at_a_time_with_its_timers_and_its_state() -> None:
     """A key's records come first, then its timers of event time and those of the clock; then the next key."""
-    found = collected(batch().from_collection(PAIRS).key_by(first).process(Counting()))
+    found = ran(batch().from_collection(PAIRS).key_by(first).process(Counting()))
 
     expected: list[Any] = []
     for key, values in (("a", [2, 5]), ("b", [1, 3]), ("ccc", [1])):
         expected += [(key, value, place + 1) for place, value in enumerate(values)]
         expected += [(key, timestamp, len(values)) for timestamp in (10, 20, 10**15)]
     assert found == expected
-
-
-class StampOf(TimestampAssigner):
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return int(value[1])
 
 
 class Noting(KeyedProcessFunction):
@@ -87,17 +77,13 @@ class Noting(KeyedProcessFunction):
 
 def test_records_of_a_key_come_in_the_order_of_their_timestamps() -> None:
     """No watermark is seen among the records."""
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(StampOf())
-    stream = (
-        batch().from_collection([("a", 3), ("b", 1), ("a", 1), ("a", 2)]).assign_timestamps_and_watermarks(strategy)
-    )
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(TimeIs(itemgetter(1)))
+    records = batch().from_collection([("a", 3), ("b", 1), ("a", 1), ("a", 2)])
+    stream = records.assign_timestamps_and_watermarks(strategy)
 
-    assert collected(stream.key_by(first).process(Noting())) == [
-        ("a", 1, -(2**63)),
-        ("a", 2, -(2**63)),
-        ("a", 3, -(2**63)),
-        ("b", 1, -(2**63)),
-    ]
+    found = ran(stream.key_by(first).process(Noting()))
+
+    assert found == [(key, time, -(2**63)) for key, time in (("a", 1), ("a", 2), ("a", 3), ("b", 1))]
 
 
 class Joining(KeyedCoProcessFunction):
@@ -118,7 +104,7 @@ def test_two_keyed_inputs_meet_key_by_key() -> None:
     left = environment.from_collection([("a", 1), ("b", 2), ("a", 3)]).key_by(first)
     right = environment.from_collection([("b", 10), ("a", 20), ("c", 30)]).key_by(first)
 
-    assert collected(left.connect(right).process(Joining())) == [("a", 1, 20), ("a", 3, 20), ("b", 2, 10)]
+    assert ran(left.connect(right).process(Joining())) == [("a", 1, 20), ("a", 3, 20), ("b", 2, 10)]
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.date32()], ids=str)
@@ -128,7 +114,7 @@ def test_a_key_of_instants_or_dates_meets_the_same_key_of_a_function(kind: Any) 
     environment = batch()
     left, right = environment.from_arrow(table).key_by("k"), environment.from_arrow(table).key_by(itemgetter("k"))
 
-    found = collected(left.connect(right).process(Meeting()))
+    found = ran(left.connect(right).process(Meeting()))
 
     assert sorted(found) == [(str(value), (16, 16)) for value in table["k"].to_pylist()[:3]]
 
@@ -174,7 +160,7 @@ def test_a_broadcast_stream_is_read_first() -> None:
     environment = batch()
     rules = environment.from_collection([100, 200]).broadcast(RULES)
 
-    assert collected(environment.from_collection([1, 2]).connect(rules).process(Rules())) == [301, 302]
+    assert ran(environment.from_collection([1, 2]).connect(rules).process(Rules())) == [301, 302]
 
 
 @pytest.mark.slow
@@ -196,9 +182,8 @@ def test_results_do_not_depend_on_how_the_job_runs(options: dict[str, str]) -> N
     for key, value in pairs:
         expected[key] = expected.get(key, 0) + value
 
-    steps: list[Callable[[Any], Any]] = [lambda stream: stream.reduce(added), lambda stream: stream.sum(1)]
-    for step in steps:
-        found = collected(step(batch(options).from_collection(pairs).key_by(first)))
+    for step in (methodcaller("reduce", added), methodcaller("sum", 1)):
+        found = ran(step(batch(options).from_collection(pairs).key_by(first)))
         assert len(found) == len(expected)
         assert dict(found) == expected
 
@@ -207,20 +192,16 @@ def test_automatic_is_batch_if_all_sources_end() -> None:
     """A key has one result then."""
     environment = batch().set_runtime_mode(RuntimeExecutionMode.AUTOMATIC)
 
-    assert collected(environment.from_collection(PAIRS).key_by(first).reduce(added)) == [("a", 7), ("b", 4), ("ccc", 1)]
+    assert ran(environment.from_collection(PAIRS).key_by(first).reduce(added)) == [("a", 7), ("b", 4), ("ccc", 1)]
 
 
 def test_options_of_batch_mode_are_refused_where_they_do_nothing() -> None:
     """A STREAMING job has no sorted inputs."""
-    environment = StreamExecutionEnvironment.get_execution_environment(
-        Configuration.from_dict({"execution.sorted-inputs.memory": "1 mb"})
-    )
+    environment = batch({"execution.sorted-inputs.memory": "1 mb"}).set_runtime_mode(RuntimeExecutionMode.STREAMING)
     environment.from_collection([1]).print()
 
-    with pytest.raises(
-        ConfigError,
-        match=r"'execution\.sorted-inputs.memory' is set and has no effect, because the job runs in STREAMING",
-    ):
+    reason = r"'execution\.sorted-inputs.memory' is set and has no effect, because the job runs in STREAMING"
+    with pytest.raises(ConfigError, match=reason):
         environment.execute()
 
 
@@ -230,12 +211,7 @@ def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", None)
     counted = batch().from_collection(PAIRS).key_by(first).reduce(added).map(lambda pair: (pair[1], pair[0]))
 
-    assert collected(counted.key_by(first).reduce(lambda one, other: (one[0], one[1] + other[1]))) == [
-        (1, "ccc"),
-        (4, "b"),
-        (7, "a"),
-    ]
-
+    assert ran(counted.key_by(first).reduce(added)) == [(1, "ccc"), (4, "b"), (7, "a")]
     assert [path for path in tmp_path.iterdir() if path.name.startswith(("netstack-", "flowlet-sort-"))] == []
 
 
@@ -247,21 +223,15 @@ def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> Non
     kinds: list[Callable[[int], Any]] = [int, str, lambda number: (number % 3, str(number)), float]
     make_key = rng.choice(kinds)
     pairs = [(make_key(rng.randrange(40)), rng.randrange(-50, 50)) for _ in range(500)]
-    step: Callable[[Any], Any] = rng.choice(
-        [
-            lambda stream: stream.sum(1),
-            lambda stream: stream.max(1),
-            lambda stream: stream.min_by(1),
-            lambda stream: stream.reduce(added),
-        ]
-    )
+    steps = methodcaller("sum", 1), methodcaller("max", 1), methodcaller("min_by", 1), methodcaller("reduce", added)
+    step: Callable[[Any], Any] = rng.choice(steps)
     options = {"execution.sorted-inputs.memory": rng.choice(["64 kb", "1 mb"])}
     streaming = batch().set_runtime_mode(RuntimeExecutionMode.STREAMING)
 
-    final = collected(step(batch(options).from_collection(pairs).key_by(first)))
+    final = ran(step(batch(options).from_collection(pairs).key_by(first)))
 
     assert len(final) == len({key for key, _ in final})
-    assert dict(final) == dict(collected(step(streaming.from_collection(pairs).key_by(first))))
+    assert dict(final) == dict(ran(step(streaming.from_collection(pairs).key_by(first))))
 
 
 NUM_ROWS = 1_500
@@ -285,14 +255,10 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
     rows = [(row["k"], row["n"], round(row["ts"].timestamp() * 1_000)) for row in TABLE.to_pylist()]
     stream = batch(options, parallelism=2).from_arrow(TABLE).with_event_time("ts", Duration.of_millis(1))
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(100))
+    session, clock = EventTimeSessionWindows.with_gap(Time.days(1)), TumblingProcessingTimeWindows.of(Time.days(1))
+    by_key = [stream.key_by("k").window(each) for each in (tumbling, session, clock)]
     steps = [
-        stream.key_by("k").window(tumbling).agg(total=("n", "sum"), count="count"),
-        stream.key_by("k")
-        .window(EventTimeSessionWindows.with_gap(Time.days(1)))
-        .agg(total=("n", "sum"), count="count"),
-        stream.key_by("k")
-        .window(TumblingProcessingTimeWindows.of(Time.days(1)))
-        .agg(total=("n", "sum"), count="count"),
+        *(windowed.agg(total=("n", "sum"), count="count") for windowed in by_key),
         stream.window_all(tumbling).agg(count="count"),
         stream.join(stream).where("k").equal_to("k").window(tumbling).select(n=("left", "n"), m=("right", "n")),
     ]
@@ -302,7 +268,7 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
 
     named = [step.map(partial(counted, number)) for number, step in enumerate(steps)]
     found: list[list[Any]] = [[] for _ in steps]
-    for number, *values in collected(named[0].union(*named[1:])):
+    for number, *values in ran(named[0].union(*named[1:])):
         found[number].append(tuple(values))
 
     cells, keys, windows = defaultdict[Any, list[int]](list), defaultdict[str, list[int]](list), Counter[int]()
@@ -331,11 +297,10 @@ def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: 
         TumblingEventTimeWindows.of(Time.days(9_000)),
     )
     if in_columns:
-        found = collected(
-            stream.window_all(clock).agg(n="count").window_all(event_time).agg(n=("n", "sum")).map(itemgetter("n"))
-        )
+        counted = stream.window_all(clock).agg(n="count")
+        found = ran(counted.window_all(event_time).agg(n=("n", "sum")).map(itemgetter("n")))
     else:
-        found = collected(stream.to_records().map(len).window_all(clock).reduce(add).window_all(event_time).reduce(add))
+        found = ran(stream.to_records().map(len).window_all(clock).reduce(add).window_all(event_time).reduce(add))
 
     assert found == [10 if in_columns else 30]
 
@@ -344,21 +309,12 @@ def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: 
 @pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
 def test_results_of_keys_that_end_with_the_input_are_not_late_for_windows(option: str, in_columns: bool) -> None:
     """Results come at the end of the input without the default of either option, still before the last watermark."""
-    last = (
-        batch({option: "false"})
-        .from_arrow(TABLE.slice(0, 300))
-        .key_by("k")
-        .max("n")
-        .with_event_time("ts", Duration.of_millis(1))
-    )
+    largest = batch({option: "false"}).from_arrow(TABLE.slice(0, 300)).key_by("k").max("n")
+    last = largest.with_event_time("ts", Duration.of_millis(1))
     event_time = TumblingEventTimeWindows.of(Time.days(9_000))
     if in_columns:
-        found = collected(last.window_all(event_time).agg(n="count").map(itemgetter("n")))
+        found = ran(last.window_all(event_time).agg(n="count").map(itemgetter("n")))
     else:
-        found = collected(last.to_records().map(one).window_all(event_time).reduce(add))
+        found = ran(last.to_records().map(lambda _: 1).window_all(event_time).reduce(add))
 
     assert found == [len({row * row % 97 for row in range(300)})]
-
-
-def one(row: Any) -> int:
-    return 1

@@ -11,128 +11,121 @@ from pathlib import Path
 import pytest
 
 from flowlet.client.children import OutputForwarder, TaskManagerOptions
-from flowlet.client.python_interpreter import program_start
-from flowlet.errors import FlowletError
+from flowlet.client.python_interpreter import checked_interpreter, program_start
+from flowlet.common import Configuration
+from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.errors import ConfigError, FlowletError, JobGraphError
 from tests.flowlet.client.executed_children import launch
+from tests.flowlet.client.jobs import ran
 from tests.waiting import PATIENCE_S
 
 
-@pytest.fixture
-def pipes() -> Iterator[list[tuple[int, int]]]:
-    pairs = [os.pipe(), os.pipe()]
-    yield pairs
-    for read_fd, write_fd in pairs:
-        os.close(read_fd)
-        try:
-            os.close(write_fd)
-        except OSError:  # the test closed it
-            continue
+class Pipe:
+    """The standard output of a child.  ``close`` it after the forwarder."""
+
+    def __init__(self, forwarder: OutputForwarder) -> None:
+        self._read_fd, self.write_fd = os.pipe()
+        self.entry = forwarder.add(self._read_fd)
+        self._forwarder = forwarder
+        self._has_ended = False
+
+    def print(self, text: bytes) -> None:
+        """Let the forwarder see the text before there is more."""
+        os.write(self.write_fd, text)
+        self._forwarder.drain()
+
+    def end(self) -> None:
+        if not self._has_ended:
+            os.close(self.write_fd)
+            self._has_ended = True
+
+    def close(self) -> None:
+        self.end()
+        os.close(self._read_fd)
 
 
 @pytest.fixture
-def forwarder(pipes: list[tuple[int, int]]) -> Iterator[OutputForwarder]:
-    """Closed before the pipes are."""
+def forwarder() -> Iterator[OutputForwarder]:
     forwarder = OutputForwarder()
     yield forwarder
     forwarder.close()
 
 
-def test_the_first_line_is_printed_as_every_other(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def pipes(forwarder: OutputForwarder) -> Iterator[list[Pipe]]:
+    made = [Pipe(forwarder), Pipe(forwarder)]
+    yield made
+    forwarder.close()
+    for pipe in made:
+        pipe.close()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "printed"),
+    [
+        ([b"hello from a mod", b"ule\nrecord 1\n"], "hello from a module\nrecord 1\n"),
+        ([b"caf\xc3", b"\xa9 \xff\n"], "caf\u00e9 \ufffd\n"),
+    ],
+    ids=["the first line as every other", "characters split between two reads"],
+)
+def test_what_a_child_prints_in_pieces_is_printed_whole(
+    pipes: list[Pipe], capsys: pytest.CaptureFixture[str], pieces: list[bytes], printed: str
 ) -> None:
     """A child reports to its parent through another pipe, so a module that prints on import disturbs nothing."""
-    read_fd, write_fd = pipes[0]
-    forwarder.add(read_fd)
+    for piece in pieces:
+        pipes[0].print(piece)
 
-    os.write(write_fd, b"hello from a mod")
-    os.write(write_fd, b"ule\nrecord 1\n")
-    forwarder.drain()
-
-    assert capsys.readouterr().out == "hello from a module\nrecord 1\n"
+    assert capsys.readouterr().out == printed
 
 
-def test_lines_of_two_children_do_not_mix(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_two_children_do_not_mix(pipes: list[Pipe], capsys: pytest.CaptureFixture[str]) -> None:
     """Half a line waits for its end."""
-    (read_a, write_a), (read_b, write_b) = pipes
-    forwarder.add(read_a)
-    forwarder.add(read_b)
-
-    for write_fd, text in ((write_a, b"half a"), (write_b, b"whole b\n"), (write_a, b" line\n")):
-        os.write(write_fd, text)
-        forwarder.drain()
+    pipes[0].print(b"half a")
+    pipes[1].print(b"whole b\n")
+    pipes[0].print(b" line\n")
 
     assert capsys.readouterr().out == "whole b\nhalf a line\n"
 
 
-def test_characters_that_are_split_between_two_reads_stay_whole(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    read_fd, write_fd = pipes[0]
-    forwarder.add(read_fd)
-
-    for piece in (b"caf\xc3", b"\xa9 \xff\n"):
-        os.write(write_fd, piece)
-        forwarder.drain()
-
-    assert capsys.readouterr().out == "caf\u00e9 \ufffd\n"
-
-
-def test_a_last_line_without_a_newline_is_printed_at_the_end(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    read_fd, write_fd = pipes[0]
-    forwarder.add(read_fd)
-
-    os.write(write_fd, b"last words")
-    os.close(write_fd)
-    forwarder.close()
-
-    assert capsys.readouterr().out == "last words"
-
-
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [("last words", False), ("x" * 10_000 + "\n", True)],
+    ids=["a last line without a newline", "a pipe that is open in another process, such as a grandchild"],
+)
 def test_closing_prints_what_is_still_in_the_pipe(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+    forwarder: OutputForwarder, pipes: list[Pipe], capsys: pytest.CaptureFixture[str], text: str, is_open: bool
 ) -> None:
-    """The pipe may still be open in another process, such as a grandchild."""
-    read_fd, write_fd = pipes[0]
-    forwarder.add(read_fd)
-
-    os.write(write_fd, b"x" * 10_000 + b"\n")
+    os.write(pipes[0].write_fd, text.encode())
+    if not is_open:
+        pipes[0].end()
     forwarder.close()
 
-    assert capsys.readouterr().out == "x" * 10_000 + "\n"
+    assert capsys.readouterr().out == text
 
 
 def test_a_closed_standard_output_does_not_stop_the_reading(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pipes: list[Pipe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A full pipe would block the child's task."""
     closed = (tmp_path / "closed").open("w", encoding="utf-8")
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
-    read_fd, write_fd = pipes[0]
-    forwarder.add(read_fd)
 
     for _ in range(40):
-        os.write(write_fd, b"x" * 9_999 + b"\n")  # six times what a pipe holds
-        forwarder.drain()
+        pipes[0].print(b"x" * 9_999 + b"\n")  # six times what a pipe holds
 
 
-def test_what_cannot_be_printed_is_told_once(pipes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_printed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Exception | None] = []
     printer = OutputForwarder(lambda: told.append(printer.failure))
-    read_fd, write_fd = pipes[0]
-    printer.add(read_fd)
+    pipe = Pipe(printer)
     with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        os.write(write_fd, b"ready\none\n")
-        printer.drain()
-        os.write(write_fd, b"two\n")
-        printer.drain()
+        pipe.print(b"ready\none\n")
+        pipe.print(b"two\n")
         printer.close()
-        os.dup2(write_fd, full.fileno())  # else closing the file would try to write once more
+        os.dup2(pipe.write_fd, full.fileno())  # else closing the file would try to write once more
+    pipe.close()
 
     assert [error.errno for error in told if isinstance(error, OSError)] == [errno.ENOSPC]
 
@@ -187,36 +180,28 @@ def test_the_command_line_says_where_the_cluster_is_and_who_the_parent_is() -> N
 
 
 def test_a_pipe_that_is_removed_is_read_to_its_end_and_no_further(
-    forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+    forwarder: OutputForwarder, pipes: list[Pipe], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another process may still have the other end of the pipe."""
-    read_fd, write_fd = pipes[0]
-    pipe = forwarder.add(read_fd)
-
-    os.write(write_fd, b"last words")
-    assert forwarder.remove(pipe, PATIENCE_S)
+    os.write(pipes[0].write_fd, b"last words")
+    assert forwarder.remove(pipes[0].entry, PATIENCE_S)
     assert capsys.readouterr().out == "last words"
-    os.write(write_fd, b"of another process\n")
+
+    os.write(pipes[0].write_fd, b"of another process\n")
     forwarder.close()
 
     assert capsys.readouterr().out == ""
 
 
-def test_a_pipe_that_has_ended_can_be_removed(forwarder: OutputForwarder, pipes: list[tuple[int, int]]) -> None:
-    read_fd, write_fd = pipes[0]
-    pipe = forwarder.add(read_fd)
-
-    os.close(write_fd)
+def test_a_pipe_that_has_ended_can_be_removed_while_the_forwarder_is_open(
+    forwarder: OutputForwarder, pipes: list[Pipe]
+) -> None:
+    pipes[0].end()
     forwarder.drain()
 
-    assert forwarder.remove(pipe, PATIENCE_S)
-
-
-def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: list[tuple[int, int]]) -> None:
-    pipe = forwarder.add(pipes[0][0])
+    assert forwarder.remove(pipes[0].entry, PATIENCE_S)
     forwarder.close()
-
-    assert not forwarder.remove(pipe)
+    assert not forwarder.remove(pipes[1].entry)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +213,7 @@ def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
     """An interpreter of the user's choice may close its output, and the pipe through which it would report that it is
     ready.
     """
-    script = tmp_path / "python"
-    script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')
-    script.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(sys, "executable", program(tmp_path, f'eval "exec sleep 1000 {closes}"', "bash"))
     child = launch(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1), forwarder)
     try:
         with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} was not ready in time"):
@@ -240,3 +222,68 @@ def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
         child.terminate()
         child.wait_or_kill(time.monotonic() + PATIENCE_S)
         child.remove_output()
+
+
+# -------------------------------------------------------------------- another interpreter for the TaskManagers
+
+
+def program(folder: Path, text: str, shell: str = "sh") -> str:
+    path = folder / "python"
+    path.write_text(f"#!/bin/{shell}\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.slow  # starts a Python
+def test_the_interpreter_of_this_program_is_accepted() -> None:
+    assert checked_interpreter(sys.executable) == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo 2.7", r"it is Python 2.7, the program runs on 3\."),
+        ("echo no module named flowlet >&2; exit 1", "it cannot run a TaskManager: no module named flowlet"),
+        ("exit 3", "it cannot run a TaskManager: exit code 3"),
+    ],
+)
+def test_one_that_cannot_run_a_taskmanager_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        checked_interpreter(program(tmp_path, text))
+
+
+def test_one_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"set_python_executable\('data.zip/bin/python'\): there is no such program"):
+        checked_interpreter("data.zip/bin/python")
+
+
+def test_a_job_for_a_running_cluster_is_refused() -> None:
+    environment = StreamExecutionEnvironment(Configuration.from_dict({"flowlet.jobmanager": "127.0.0.1:1"}))
+    environment.set_python_executable(sys.executable)
+    environment.from_collection([1]).print()
+
+    reason = "has no effect on TaskManagers that run already: start them with that Python"
+    with pytest.raises(JobGraphError, match=reason):
+        environment.execute()
+
+
+def test_files_that_need_processes_do_not_go_with_a_cluster_in_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
+    environment = StreamExecutionEnvironment()
+    environment.add_python_archive(str(tmp_path / "data.zip"))
+    environment.from_collection([1]).print()
+
+    reason = r"add_python_archive\(\), .* needs TaskManagers that are processes of their own: unset"
+    with pytest.raises(JobGraphError, match=reason):
+        environment.execute()
+
+
+@pytest.mark.slow  # starts a cluster of processes
+def test_tasks_run_with_the_interpreter(tmp_path: Path) -> None:
+    """A job at parallelism 1 would otherwise stay in this process."""
+    environment = StreamExecutionEnvironment().set_parallelism(1)
+    environment.set_python_executable(program(tmp_path, f'OWN_PYTHON=1 exec {sys.executable} "$@"'))
+
+    assert ran(environment.from_collection([1]).map(lambda _: os.environ["OWN_PYTHON"])) == ["1"]

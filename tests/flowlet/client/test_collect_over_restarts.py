@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
-EXACTLY_ONCE, AT_LEAST_ONCE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE
+EXACTLY_ONCE, AT_LEAST_ONCE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
 
 
 class Reader:
@@ -28,7 +28,7 @@ class Reader:
         job.guarantee = guarantee
         self.values = CollectedValues(EDGE, job.channels, cast(RunningJob, job))
         self.taken: list[Any] = []
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         self._condition = threading.Condition()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -40,7 +40,7 @@ class Reader:
                     self.taken.append(value)
                     self._condition.notify()
         except Exception as error:  # noqa: BLE001  # the test looks at it
-            self.error = error
+            self._error = error
 
     def wait_for(self, number: int) -> list[Any]:
         """Return the records taken so far, once there are so many."""
@@ -50,21 +50,21 @@ class Reader:
 
     def end(self) -> list[Any]:
         """Wait for the end of the iteration; return the records that it gave."""
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
+        error = self.fail()
+        assert error is None
         return self.taken
 
+    def fail(self) -> Exception | None:
+        """Wait until the iteration is over; return why."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self._error
 
-@pytest.fixture
-def job() -> Iterator[ScriptedJob]:
-    made = ScriptedJob()
-    yield made
-    made.close()
 
-
-@pytest.fixture
-def wide_job() -> Iterator[ScriptedJob]:
-    made = ScriptedJob(num_producers=2)
+@pytest.fixture(params=[1])
+def job(request: pytest.FixtureRequest) -> Iterator[ScriptedJob]:
+    """Make a job of one producer, or of as many as the test says."""
+    made = ScriptedJob(request.param)
     yield made
     made.close()
 
@@ -83,55 +83,44 @@ def test_news_wait_in_their_order_and_of_checkpoints_in_a_row_the_last_one(job: 
     values.release()
 
 
-def finish(job: ScriptedJob) -> None:
-    job.run.end_data()
-    job.end(JobStatus.FINISHED)
-
-
 def test_records_are_handed_out_when_the_checkpoint_behind_them_is_complete(job: ScriptedJob) -> None:
     reader = Reader(job, EXACTLY_ONCE)
 
     job.run.send(0, 1, 2)
-    job.run.barrier(1)
+    job.pass_barrier(1)
     job.run.send(0, 3)
-    job.wait_for_reports((0, 1))
     assert reader.taken == []
     job.complete(1)
     assert reader.wait_for(2) == [1, 2]
-    finish(job)
+    job.finish()
 
     assert reader.end() == [1, 2, 3]
-    assert reader.error is None
 
 
-def test_a_restart_repeats_and_loses_nothing(wide_job: ScriptedJob) -> None:
+@pytest.mark.parametrize("job", [2], indirect=True, ids=["two producers"])
+def test_a_restart_repeats_and_loses_nothing(job: ScriptedJob) -> None:
     """Records of both producers arrive once, though one producer had passed the barrier of a checkpoint that was never
     complete.
     """
-    job = wide_job
     reader = Reader(job, EXACTLY_ONCE)
 
     job.run.send(0, "a1")
     job.run.send(1, "b1")
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1), (1, 1))
+    job.pass_barrier(1)
     job.complete(1)
     job.run.send(0, "a2")
-    job.run.barrier(2, 0)
+    job.pass_barrier(2, 0)
     job.run.send(0, "a3")
-    job.wait_for_reports((0, 2))
     job.fail_run()
     run = job.start_run(1)
     run.send(0, "a2")
     run.send(1, "b2")
-    run.barrier(3)
-    job.wait_for_reports((0, 3), (1, 3))
+    job.pass_barrier(3)
     job.complete(3)
     run.send(0, "a3")
-    finish(job)
+    job.finish()
 
     taken = reader.end()
-    assert reader.error is None
     assert [value for value in taken if value[0] == "a"] == ["a1", "a2", "a3"]
     assert [value for value in taken if value[0] == "b"] == ["b1", "b2"]
 
@@ -144,18 +133,16 @@ def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(
     reader = Reader(job, EXACTLY_ONCE)
 
     job.run.send(0, 1)
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
+    job.pass_barrier(1)
     job.complete(1)
     reader.wait_for(1)
     job.run.send(0, "lost on its way")
     job.run.kill()
     reason = job.wait_until_told_broken(0)
     job.start_run(1).send(0, 2)
-    finish(job)
+    job.finish()
 
     assert reader.end() == [1, 2]
-    assert reader.error is None
     assert "it was released before it was consumed" in reason
 
 
@@ -177,10 +164,9 @@ def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
 
     assert job.wait_until_told_broken(0) == "frame 7 does not bear the peer's seal"
     job.start_run(-1).send(0, 1)
-    finish(job)
+    job.finish()
 
     assert reader.end() == [1]
-    assert reader.error is None
 
 
 def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(
@@ -196,8 +182,8 @@ def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(
         job.start_run(-1)
     job.run.kill()
 
-    assert reader.end() == []
-    assert isinstance(reader.error, JobExecutionError)
+    assert isinstance(reader.fail(), JobExecutionError)
+    assert reader.taken == []
 
 
 def test_runs_that_fail_by_themselves_do_not_count_for_that(job: ScriptedJob) -> None:
@@ -208,24 +194,29 @@ def test_runs_that_fail_by_themselves_do_not_count_for_that(job: ScriptedJob) ->
         job.fail_run()
         job.start_run(-1)
     job.run.send(0, 1)
-    finish(job)
+    job.finish()
 
     assert reader.end() == [1]
-    assert reader.error is None
 
 
-def test_a_restart_before_the_first_checkpoint_begins_anew(job: ScriptedJob) -> None:
-    reader = Reader(job, EXACTLY_ONCE)
+@pytest.mark.parametrize(
+    ("guarantee", "before", "taken"),
+    [(EXACTLY_ONCE, [], [1, 2]), (AT_LEAST_ONCE, [1], [1, 1, 2])],
+    ids=["exactly once", "at least once, which hands out at once and repeats"],
+)
+def test_a_restart_before_the_first_checkpoint_begins_anew(
+    job: ScriptedJob, guarantee: Guarantee, before: list[int], taken: list[int]
+) -> None:
+    reader = Reader(job, guarantee)
 
     job.run.send(0, 1)
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
+    job.pass_barrier(1)
+    assert reader.wait_for(len(before)) == before
     job.fail_run()
     job.start_run(-1).send(0, 1, 2)
-    finish(job)
+    job.finish()
 
-    assert reader.end() == [1, 2]
-    assert reader.error is None
+    assert reader.end() == taken
 
 
 def test_a_job_that_fails_after_the_end_of_data_is_read_again(job: ScriptedJob) -> None:
@@ -234,14 +225,12 @@ def test_a_job_that_fails_after_the_end_of_data_is_read_again(job: ScriptedJob) 
 
     job.run.send(0, 1)
     job.run.end_data()
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
+    job.pass_barrier(1)
     job.fail_run()
     job.start_run(-1).send(0, 1)
-    finish(job)
+    job.finish()
 
     assert reader.end() == [1]
-    assert reader.error is None
 
 
 def test_barriers_go_on_after_the_end_of_data_and_let_the_records_go(job: ScriptedJob) -> None:
@@ -250,64 +239,30 @@ def test_barriers_go_on_after_the_end_of_data_and_let_the_records_go(job: Script
 
     job.run.send(0, 1)
     job.run.end_data()
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
+    job.pass_barrier(1)
     job.complete(1)
     assert reader.wait_for(1) == [1]
-    job.run.barrier(2)
-    job.wait_for_reports((0, 2))
+    job.pass_barrier(2)
     job.end(JobStatus.FINISHED)
 
     assert reader.end() == [1]
 
 
-def test_at_least_once_hands_out_at_once_and_repeats(job: ScriptedJob) -> None:
-    reader = Reader(job, AT_LEAST_ONCE)
-
-    job.run.send(0, 1)
-    assert reader.wait_for(1) == [1]
-    job.fail_run()
-    job.start_run(-1).send(0, 1, 2)
-    finish(job)
-
-    assert reader.end() == [1, 1, 2]
-    assert reader.error is None
-
-
 def test_without_checkpoints_a_restart_after_the_first_record_is_an_error(job: ScriptedJob) -> None:
-    reader = Reader(job, NONE)
+    """One before it is none."""
+    reader = Reader(job, Guarantee.NONE)
 
-    job.run.send(0, 1)
+    job.fail_run()
+    job.start_run(-1).send(0, 1)
     reader.wait_for(1)
     job.fail_run()
     job.start_run(-1)
 
-    assert reader.end() == [1]
-    assert isinstance(reader.error, JobExecutionError)
-    assert "job 'scripted': its results could not be read: the job restarted after results were read" in str(
-        reader.error
-    )
+    error = reader.fail()
+    assert reader.taken == [1]
+    assert isinstance(error, JobExecutionError)
+    assert "job 'scripted': its results could not be read: the job restarted after results were read" in str(error)
     assert job.was_cancelled
-
-
-def test_without_checkpoints_a_restart_before_the_first_record_is_none(job: ScriptedJob) -> None:
-    reader = Reader(job, NONE)
-
-    job.fail_run()
-    job.start_run(-1).send(0, 1)
-    finish(job)
-
-    assert reader.end() == [1]
-
-
-def test_records_that_were_not_read_before_their_checkpoint_are_an_error(job: ScriptedJob) -> None:
-    reader = Reader(job, EXACTLY_ONCE)
-
-    job.fail_run()
-    job.start_run(4)
-
-    assert reader.end() == []
-    assert "restarted from checkpoint 4, and results before it were not read yet" in str(reader.error)
 
 
 def test_a_failure_for_good_is_the_jobs_own(job: ScriptedJob) -> None:
@@ -315,13 +270,12 @@ def test_a_failure_for_good_is_the_jobs_own(job: ScriptedJob) -> None:
     reader = Reader(job, EXACTLY_ONCE)
 
     job.run.send(0, 1)
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
+    job.pass_barrier(1)
     job.fail_run()
     job.end(JobStatus.FAILED)
 
-    assert reader.end() == []
-    assert str(reader.error) == "explained: the job is over, and its results did not come to their end"
+    assert str(reader.fail()) == "explained: the job is over, and its results did not come to their end"
+    assert reader.taken == []
 
 
 def test_what_has_arrived_stays_readable_when_the_finished_job_is_released(job: ScriptedJob) -> None:
@@ -336,18 +290,15 @@ def test_what_has_arrived_stays_readable_when_the_finished_job_is_released(job: 
     reader.values.release(has_job_finished=True)
 
     assert reader.end() == list(range(1000))
-    assert reader.error is None
 
 
 def test_a_release_of_a_job_that_goes_on_is_an_error(job: ScriptedJob) -> None:
     reader = Reader(job, EXACTLY_ONCE)
 
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
+    job.pass_barrier(1)
     reader.values.release()
 
-    reader.end()
-    assert isinstance(reader.error, FlowletError)
+    assert isinstance(reader.fail(), FlowletError)
 
 
 def test_what_waits_too_long_is_told(
@@ -358,9 +309,8 @@ def test_what_waits_too_long_is_told(
 
     job.run.send(0, "x" * 1500)
     job.run.send(0, "x" * 100)
-    job.run.barrier(1)
-    job.wait_for_reports((0, 1))
-    finish(job)
+    job.pass_barrier(1)
+    job.finish()
 
     assert len(reader.end()) == 2
     (line,) = [record.getMessage() for record in caplog.records if "wait for a checkpoint" in record.getMessage()]

@@ -4,7 +4,7 @@ import os
 import signal
 import stat
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,14 +20,15 @@ from flowlet.sinks.function_sink import PrintSink
 from flowlet.tm.taskmanager_process import PROCESS_NAME
 from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
 from tests.flowlet.client.programs import Program, running
-from tests.waiting import PATIENCE_S, Stopwatch
+from tests.waiting import PATIENCE_S, Stopwatch, spin_until
 
 
 def test_parallelism_one_stays_in_this_process() -> None:
-    """A debugger works there."""
+    """A debugger works there.  Closing the cluster twice is no error."""
     client = EmbeddedTarget(1).open(1)
 
     pids = {document["pid"] for document in client.call(JobManagerApi.list_task_managers)}
+    client.close()
     client.close()
 
     assert pids == {os.getpid()}
@@ -45,13 +46,6 @@ def test_slots_are_spread_and_rounded_up() -> None:
 def test_no_task_manager_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_task_managers is 0"):
         EmbeddedTarget(1, num_task_managers=0).open(1)
-
-
-def test_closing_twice_is_no_error() -> None:
-    client = EmbeddedTarget(1).open(1)
-
-    client.close()
-    client.close()
 
 
 def test_closing_ends_a_running_job() -> None:
@@ -108,7 +102,7 @@ def test_a_child_that_is_killed_fails_the_job_by_name() -> None:
     victim = cluster.pids()[1]
     job_graph = endless_shuffle()
     cluster.call(lambda api: api.submit(to_message(job_graph)))
-    _wait_until_running(cluster, job_graph.job_id)
+    spin_until(lambda: cluster.call(lambda api: api.job(job_graph.job_id))["state"] == "RUNNING")
 
     os.kill(victim, signal.SIGKILL)
     document = cluster.call(lambda api: api.wait_terminal(job_graph.job_id, PATIENCE_S))
@@ -125,9 +119,7 @@ def test_a_child_that_is_killed_is_replaced_and_its_slots_are_back() -> None:
     stays, victim = cluster.pids()
 
     os.kill(victim, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while victim in (pids := _registered_pids(cluster)) or len(pids) < 2:
-        assert time.monotonic() < deadline
+    spin_until(lambda: len(_registered_pids(cluster) - {victim}) == 2)
     overview = cluster.call(JobManagerApi.overview)
     pids = cluster.pids()
     cluster.close()
@@ -139,8 +131,8 @@ def test_a_child_that_is_killed_is_replaced_and_its_slots_are_back() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def _registered_pids(cluster: EmbeddedCluster) -> list[int]:
-    return [document["pid"] for document in cluster.call(JobManagerApi.list_task_managers)]
+def _registered_pids(cluster: EmbeddedCluster) -> set[int]:
+    return {document["pid"] for document in cluster.call(JobManagerApi.list_task_managers)}
 
 
 @pytest.mark.slow
@@ -207,49 +199,33 @@ def started(program: Program) -> list[psutil.Process]:
     return children
 
 
-def assert_all_end(children: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
-    assert not alive
-
-
-@pytest.mark.slow
-def test_a_program_that_forgets_to_close_leaves_no_process() -> None:
-    with running("-c", _PROGRAM, "forget") as program:
-        children = started(program)
-        code, _, errors = program.end()
-
+def forgets_to_close(program: Program) -> None:
+    code, _, errors = program.end()
     assert (code, errors) == (0, [])
-    assert_all_end(children)
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_program_and_children() -> None:
-    with running("-c", _PROGRAM, "wait") as program:
-        children = started(program)
-        program.interrupt()
-        code, _, errors = program.end()
-
+def is_interrupted(program: Program) -> None:
+    code, errors = program.interrupted()
     assert (code, errors[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
     # One line if it caught the client's wait, and the program's own line if it came just before that.
     assert [line for line in errors if line.startswith("  File")] in ([], ['  File "<string>", line 7, in <module>'])
-    assert_all_end(children)
+
+
+def is_killed(program: Program) -> None:
+    program.process.kill()
+    program.end()
 
 
 @pytest.mark.slow
-def test_children_of_a_killed_program_end() -> None:
+@pytest.mark.parametrize("ends", [forgets_to_close, is_interrupted, is_killed])
+def test_the_children_of_a_program_end_with_it(ends: Callable[[Program], None]) -> None:
     """A killed program can end nothing, so its children notice by themselves."""
-    with running("-c", _PROGRAM, "wait") as program:
+    with running("-c", _PROGRAM, "forget" if ends is forgets_to_close else "wait") as program:
         children = started(program)
-        program.process.kill()
-        program.end()
+        ends(program)
 
-    assert_all_end(children)
-
-
-def _wait_until_running(cluster: EmbeddedCluster, job_id: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while cluster.call(lambda api: api.job(job_id))["state"] != "RUNNING":
-        assert time.monotonic() < deadline
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert not alive
 
 
 def test_a_failing_job_in_an_embedded_cluster_is_explained_and_leaves_nothing() -> None:

@@ -1,6 +1,5 @@
 """Programs with event time, timers, idleness and alignment, run to their end in this process."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from flowlet.common import Duration, WatermarkStrategy
-from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -20,39 +18,16 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.records import MAX_TIMESTAMP, Chunk
+from tests.flowlet.client.jobs import TimeIs, counts, operators_of, ran, released
 from tests.waiting import PATIENCE_S, spin_until
 
 WINDOW_MS = 10
 NUM_LAST = 50
 
 
-class Stage:
-    """The signals between a test and readers in other threads of its process."""
-
-    def __init__(self) -> None:
-        self.is_over = threading.Event()
-        self.num_read: dict[str, int] = {}
-
-
-STAGES: dict[str, Stage] = {}
-
-
-@pytest.fixture
-def stage(request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name
-    STAGES[name] = Stage()
-    yield name
-    STAGES.pop(name).is_over.set()
-
-
-class UntilOver:
-    """The condition that the test is over; a class of the module, so that it is pickled by its name."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-
-    def __call__(self) -> bool:
-        return STAGES[self._stage].is_over.is_set()
+def is_over() -> bool:
+    """Whether the test lets the readers end."""
+    return released["over"].is_set()
 
 
 class Moment:
@@ -72,15 +47,14 @@ class Pace:
     once more.
     """
 
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
+    def __init__(self) -> None:
         self._next = 0
         self._num_left = NUM_LAST
 
     def chunk(self) -> Chunk | None:
         time.sleep(0.0005)
         self._next += 10
-        self._num_left -= STAGES[self._stage].is_over.is_set()
+        self._num_left -= is_over()
         return Chunk([self._next]) if self._num_left >= 0 else None
 
 
@@ -96,14 +70,11 @@ class Script:
         step = self._steps[0]
         if isinstance(step, Pace):
             return step.chunk()
-        if callable(step):
-            if not step():
-                time.sleep(0.001)  # nothing yet: be asked again
-                return Chunk([])
-            self._steps.pop(0)
+        if callable(step) and not step():
+            time.sleep(0.001)  # nothing yet: be asked again
             return Chunk([])
         self._steps.pop(0)
-        return Chunk(list(step))
+        return Chunk([] if callable(step) else step)
 
     def close(self) -> None:
         pass
@@ -117,11 +88,6 @@ class Scripted(Source):
 
     def create_reader(self, subtask: int, parallelism: int) -> Script:
         return Script(self._scripts[subtask])
-
-
-class Stamp(TimestampAssigner):
-    def extract_timestamp(self, value: int, record_timestamp: int) -> int:
-        return value
 
 
 class Windows(KeyedProcessFunction):
@@ -149,8 +115,8 @@ class Alarm(KeyedProcessFunction):
         ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 5)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        STAGES[ctx.get_current_key()[0]].is_over.set()
-        yield ctx.get_current_key()[1], ctx.time_domain() is TimeDomain.PROCESSING_TIME
+        released["over"].set()
+        yield ctx.get_current_key(), ctx.time_domain() is TimeDomain.PROCESSING_TIME
 
 
 class Distant(KeyedProcessFunction):
@@ -174,13 +140,11 @@ class DistantOfBoth(KeyedCoProcessFunction):
 class Counted(ProcessFunction):
     """Tells the test how many records passed under a name."""
 
-    def __init__(self, stage: str, name: str) -> None:
-        self._stage = stage
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[int]:
-        num_read = STAGES[self._stage].num_read
-        num_read[self._name] = num_read.get(self._name, 0) + 1
+        counts[self._name] += 1
         yield value
 
 
@@ -189,14 +153,8 @@ def same_key(value: int) -> str:
 
 
 def bounded(milliseconds: int) -> WatermarkStrategy:
-    return WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds)).with_timestamp_assigner(
-        Stamp()
-    )
-
-
-def collected(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as results:
-        return sorted(results, key=repr)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds))
+    return strategy.with_timestamp_assigner(TimeIs(int))
 
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["in the source", "behind the source"])
@@ -211,37 +169,34 @@ def test_records_out_of_order_end_up_in_their_windows(environment: StreamExecuti
     else:
         numbers = environment.from_source(source, bounded(7), "numbers")
 
-    results = collected(numbers.key_by(same_key).process(Windows()))
+    results = ran(numbers.key_by(same_key).process(Windows()))
 
     windows = {timestamp: found for timestamp, found, _ in results}
     assert windows == {end: list(range(end - 9, end + 1)) for end in range(9, 700, 10)}
 
 
-def test_an_idle_source_lets_the_others_go_on(environment: StreamExecutionEnvironment, stage: str) -> None:
+def test_an_idle_source_lets_the_others_go_on(environment: StreamExecutionEnvironment) -> None:
     """The first subtask's window fires although the second one never sends a record before it is over."""
     environment.set_parallelism(2)
     environment.get_config().set_auto_watermark_interval(5)
-    is_over = STAGES[stage].is_over
     strategy = bounded(0).with_idleness(Duration.of_millis(50))
-    numbers = environment.from_source(
-        Scripted([[1, 2], [25], UntilOver(stage)], [UntilOver(stage)]), strategy, "numbers"
-    )
+    numbers = environment.from_source(Scripted([[1, 2], [25], is_over], [is_over]), strategy, "numbers")
 
     windows: Any = numbers.key_by(same_key).process(Windows())
     with windows.execute_and_collect() as results:
         first = next(results)
-        is_over.set()
+        released["over"].set()
         rest = list(results)
 
     assert first == (9, [1, 2], True)
     assert rest == [(29, [25], False)]
 
 
-def test_timers_of_the_clock_fire(environment: StreamExecutionEnvironment, stage: str) -> None:
+def test_timers_of_the_clock_fire(environment: StreamExecutionEnvironment) -> None:
     """A timer needs no record to fire, so the source may have nothing."""
-    numbers = environment.from_source(Scripted([[1], UntilOver(stage)]), WatermarkStrategy.no_watermarks(), "numbers")
+    numbers = environment.from_source(Scripted([[1], is_over]), WatermarkStrategy.no_watermarks(), "numbers")
 
-    assert collected(numbers.key_by(lambda value: (stage, value)).process(Alarm())) == [(1, True)]
+    assert ran(numbers.key_by(lambda value: value).process(Alarm())) == [(1, True)]
 
 
 @pytest.mark.parametrize("inputs", [1, 2])
@@ -254,8 +209,7 @@ def test_batch_mode_fires_timers_of_the_clock_at_the_end_of_each_key(
     keyed = environment.from_collection([1, 2, 3]).key_by(lambda value: value % 2)
     fired: Any = keyed.process(Distant()) if inputs == 1 else keyed.connect(keyed).process(DistantOfBoth())
 
-    with fired.execute_and_collect() as results:
-        found = list(results)
+    found = ran(fired)
 
     if mode is RuntimeExecutionMode.STREAMING:
         assert found == [(1, "EVENT_TIME", 1), (0, "EVENT_TIME", 2), (1, "EVENT_TIME", 3)]
@@ -264,13 +218,13 @@ def test_batch_mode_fires_timers_of_the_clock_at_the_end_of_each_key(
         assert found == [(0, "EVENT_TIME", 2), (0, "PROCESSING_TIME", 2), *of_1]  # key by key, in their order
 
 
-def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExecutionEnvironment, stage: str) -> None:
+def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExecutionEnvironment) -> None:
     """A fast source that waits reads nothing, and goes on when the slow one has ended."""
     environment.get_config().set_auto_watermark_interval(5)
     aligned = bounded(0).with_watermark_alignment("group", Duration.of_millis(100), Duration.of_millis(10))
-    fast = environment.from_source(Scripted([Pace(stage)]), aligned, "fast").process(Counted(stage, "fast"))
-    slow = environment.from_source(Scripted([[1], UntilOver(stage)]), aligned, "slow")
-    fast.union(slow.process(Counted(stage, "slow"))).sink_to(DiscardingSink())
+    fast = environment.from_source(Scripted([Pace()]), aligned, "fast").process(Counted("fast"))
+    slow = environment.from_source(Scripted([[1], is_over]), aligned, "slow")
+    fast.union(slow.process(Counted("slow"))).sink_to(DiscardingSink())
     client = environment.execute_async("aligned")
 
     def sources() -> dict[str, Any]:
@@ -278,32 +232,30 @@ def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExec
         return {vertex["name"].split(" ")[1]: vertex["subtasks"][0]["metrics"] for vertex in document["vertices"][:2]}
 
     spin_until(lambda: "alignment group" in (sources()["fast"]["waiting_for"] or ""))
-    before = STAGES[stage].num_read["fast"]
+    before = counts["fast"]
 
     assert sources()["fast"]["watermark_alignment_drift_ms"] > 0
-    STAGES[stage].is_over.set()
+    released["over"].set()
     client.get_job_execution_result().result()
 
-    assert STAGES[stage].num_read == {"fast": before + NUM_LAST, "slow": 1}
+    assert counts == {"fast": before + NUM_LAST, "slow": 1}
 
 
 def test_latency_markers_and_watermarks_are_in_the_job_document(
-    environment: StreamExecutionEnvironment, stage: str
+    environment: StreamExecutionEnvironment,
 ) -> None:
     environment.get_config().set_latency_tracking_interval(5).set_auto_watermark_interval(5)
-    is_over = STAGES[stage].is_over
-    numbers = environment.from_source(Scripted([[1, 2], [1_000], UntilOver(stage)]), bounded(10), "numbers")
+    numbers = environment.from_source(Scripted([[1, 2], [1_000], is_over]), bounded(10), "numbers")
     numbers.key_by(same_key).process(Windows()).name("windows").sink_to(DiscardingSink())
     client = environment.execute_async("latencies")
 
     def operators() -> dict[str, Any]:
-        vertices = client.metrics()["vertices"]
-        return {each["name"]: each for vertex in vertices for each in vertex["subtasks"][0]["metrics"]["operators"]}
+        return operators_of(client.metrics())
 
-    spin_until(lambda: operators() and any(each["latencies"] for each in operators().values()))
+    spin_until(lambda: any(each["latencies"] for each in operators().values()))
     spin_until(lambda: operators()["windows"]["current_output_watermark"] == 989)
     found = operators()
-    is_over.set()
+    released["over"].set()
     client.get_job_execution_result().result()
 
     windows, source = found["windows"], found["Source: numbers"]

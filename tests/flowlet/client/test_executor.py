@@ -1,4 +1,4 @@
-"""The way from a job graph to the messages that travel."""
+"""The way from a job graph to the messages that travel, and the client's heartbeats until the job is over."""
 
 import asyncio
 import threading
@@ -8,20 +8,22 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import structlog
 
 from flowlet.client import executor
 from flowlet.client.embedded import EmbeddedCluster
-from flowlet.client.executor import execute, to_message
-from flowlet.client.remote import ClusterClient, RemoteTarget
+from flowlet.client.executor import execute, keep_job_alive, to_message
+from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.connectors.files.reader import TextLineReader, text_lines
 from flowlet.connectors.split_reader import AssignedSource
-from flowlet.errors import JobSubmissionError
+from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
+from flowlet.rpc.requests import RpcConnectError, RpcStatusError
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.shipping.bundle_maker import NeededCode
 from flowlet.sinks.function_sink import DiscardSink
@@ -38,17 +40,11 @@ def test_vertices_travel_with_their_settings_and_their_operators() -> None:
 
     assert (message.job_id, message.name) == (job_graph.job_id, "word count")
     split, count = message.vertices
-    assert (split.name, split.parallelism, split.max_parallelism, split.slot_sharing_group) == (
-        "split",
-        1,
-        128,
-        "default",
-    )
+    assert (split.name, split.parallelism, split.max_parallelism) == ("split", 1, 128)
+    assert split.slot_sharing_group == "default"
     assert (split.operator_names, count.operator_names) == (["Source", "flat map"], ["sum"])
-    assert [(each.operator.name, each.parent) for each in load_chain(split.chain, "split")] == [
-        ("Source", -1),
-        ("flat map", 0),
-    ]
+    chain = [(each.operator.name, each.parent) for each in load_chain(split.chain, "split")]
+    assert chain == [("Source", -1), ("flat map", 0)]
     assert count.parallelism == 2
 
 
@@ -57,11 +53,8 @@ def test_edges_travel_with_their_partitioner_and_what_people_call_it() -> None:
 
     shuffle, results = to_message(job_graph).edges
 
-    assert (shuffle.source, shuffle.target, shuffle.source_operator) == (
-        job_graph.vertices[0].id,
-        job_graph.vertices[1].id,
-        1,
-    )
+    assert [shuffle.source, shuffle.target] == [vertex.id for vertex in job_graph.vertices]
+    assert shuffle.source_operator == 1
     assert (shuffle.is_pointwise, shuffle.ship_strategy, shuffle.buffer_timeout_ms) == (False, "HASH", 100)
     assert isinstance(load_partitioner(shuffle.partitioner, "split"), KeyGroups)
     assert (results.id, results.target, results.is_pointwise, results.ship_strategy) == (edge_id, None, True, "FORWARD")
@@ -77,16 +70,11 @@ def test_vertices_travel_in_topological_order_whatever_order_the_program_used() 
 
 def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> None:
     lock = threading.Lock()
-    job_graph = JobGraph(
-        "j", vertices=[vertex("v", source([1]), MapOperator(lambda value: (lock, value), name="locked"))]
-    )
+    locked = MapOperator(lambda value: (lock, value), name="locked")
 
-    words = (
-        r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `lock`, in the closure of `<lambda>` "
-        r"\(_thread.lock\): "
-    )
-    with pytest.raises(JobSubmissionError, match=words):
-        execute(job_graph, NOWHERE)
+    words = r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `lock`, in the closure of `<lambda>` "
+    with pytest.raises(JobSubmissionError, match=words + r"\(_thread.lock\): "):
+        execute(JobGraph("j", vertices=[vertex("v", source([1]), locked)]), NOWHERE)
 
 
 def test_files_travel_as_plain_data_for_the_job_manager() -> None:
@@ -106,9 +94,8 @@ def test_a_source_with_an_enumerator_of_its_own_is_refused_with_the_reason() -> 
 
     job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(Listing(TextLineReader, FileSet(()))))])
 
-    with pytest.raises(
-        JobSubmissionError, match="vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"
-    ):
+    reason = "vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"
+    with pytest.raises(JobSubmissionError, match=reason):
         execute(job_graph, NOWHERE)
 
 
@@ -164,3 +151,38 @@ def test_a_source_with_too_many_splits_is_named(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(JobSubmissionError, match=r"vertex 'v' has \d+, 30\d+ of them are the splits of its source; "):
         execute(job_graph, NOWHERE)
+
+
+class Receiver(JobManagerApi):
+    """The JobManager's side of heartbeats: each ends as it is told."""
+
+    def __init__(self, *ends: FlowletError | None) -> None:
+        self.ends = list(ends)
+
+    async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
+        assert (job_id, held_s) == ("job", 2.5)
+        end = self.ends.pop(0)
+        if end is not None:
+            raise end
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_heartbeats_come_at_their_interval_until_the_job_is_over(status: int) -> None:
+    """A JobManager that does not answer, or answers with something else, is told again after a second; one line says
+    so.
+    """
+    slept: list[float] = []
+    trouble = RpcConnectError("JobManager 127.0.0.1:1: Connection refused")
+    receiver = Receiver(
+        None, trouble, trouble, RpcStatusError(500, ["internal error"]), None, RpcStatusError(status, ["over"])
+    )
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    with structlog.testing.capture_logs() as logs:
+        await keep_job_alive(receiver, "job", 2.5, sleep, clock=lambda: 0.0)
+
+    assert slept == [2.5, 1.0, 1.0, 1.0, 2.5]
+    assert receiver.ends == []
+    assert [line["reason"] for line in logs] == [str(trouble)]

@@ -122,14 +122,38 @@ class Unknown(Sink):
     """No operator is known for it."""
 
 
-def test_after_a_job_that_failed_the_next_one_is_all_new(
-    environment: StreamExecutionEnvironment, tmp_path: Path
+# Programs of a stream that write to a file, and fail, and how.
+FAILING: dict[str, tuple[Callable[[DataStream, Path], object], type[Exception], str]] = {
+    "a job that failed": (lambda stream, old: written(stream.map(raising), old), JobExecutionError, "no 1s"),
+    "a function that cannot be sent": (
+        lambda stream, old: written(stream.map(unpicklable()), old),
+        JobSubmissionError,
+        "cannot be sent",
+    ),
+    "a sink that cannot be run": (lambda stream, _: stream.sink_to(Unknown()), JobGraphError, "cannot be run"),
+    "a graph that contradicts itself": (
+        lambda stream, old: written(stream.map(abs).forward().map(abs).set_parallelism(2), old),
+        JobGraphError,
+        "does not allow a change of parallelism",
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "error", "reason"), FAILING.values(), ids=FAILING)
+def test_after_a_failure_the_next_program_is_all_new(
+    environment: StreamExecutionEnvironment,
+    tmp_path: Path,
+    build: Callable[[DataStream, Path], object],
+    error: type[Exception],
+    reason: str,
 ) -> None:
-    written(environment.from_collection([1]).map(raising), tmp_path / "old")
-    with pytest.raises(JobExecutionError, match="no 1s"):
+    """Streams of the program that failed can be used again."""
+    stream = environment.from_collection([1])
+    build(stream, tmp_path / "old")
+    with pytest.raises(error, match=reason):
         environment.execute()
 
-    written(environment.from_collection([2]), tmp_path / "new")
+    written(stream.map(lambda value: value + 1), tmp_path / "new")
     environment.execute()
 
     assert (lines(tmp_path / "old"), lines(tmp_path / "new")) == ([], ["2"])
@@ -145,33 +169,6 @@ def test_a_job_that_failed_is_not_run_again_by_chance(environment: StreamExecuti
         environment.execute()
 
 
-def test_after_a_function_that_cannot_be_sent_the_next_program_is_all_new(
-    environment: StreamExecutionEnvironment, tmp_path: Path
-) -> None:
-    stream = environment.from_collection([1])
-    written(stream.map(unpicklable()), tmp_path / "old")
-    with pytest.raises(JobSubmissionError, match="cannot be sent"):
-        environment.execute()
-
-    written(stream.map(lambda value: value + 1), tmp_path / "new")
-    environment.execute()
-
-    assert (lines(tmp_path / "old"), lines(tmp_path / "new")) == ([], ["2"])
-
-
-def test_after_a_sink_that_cannot_be_run_the_next_program_is_all_new(
-    environment: StreamExecutionEnvironment, tmp_path: Path
-) -> None:
-    environment.from_collection([1]).sink_to(Unknown())
-    with pytest.raises(JobGraphError, match="cannot be run"):
-        environment.execute()
-
-    written(environment.from_collection([2]), tmp_path / "new")
-    environment.execute()
-
-    assert lines(tmp_path / "new") == ["2"]
-
-
 def test_a_graph_that_contradicts_itself_can_be_corrected_in_place(
     environment: StreamExecutionEnvironment, tmp_path: Path
 ) -> None:
@@ -184,19 +181,6 @@ def test_a_graph_that_contradicts_itself_can_be_corrected_in_place(
     environment.execute()
 
     assert lines(tmp_path / "out") == ["1"]
-
-
-def test_a_graph_that_contradicts_itself_can_be_left_behind(
-    environment: StreamExecutionEnvironment, tmp_path: Path
-) -> None:
-    written(environment.from_collection([1]).map(abs).forward().map(abs).set_parallelism(2), tmp_path / "old")
-    with pytest.raises(JobGraphError):
-        environment.execute()
-
-    written(environment.from_collection([2]), tmp_path / "new")
-    environment.execute()
-
-    assert (lines(tmp_path / "old"), lines(tmp_path / "new")) == ([], ["2"])
 
 
 def test_a_job_that_the_job_manager_refused_can_be_submitted_again(
@@ -267,33 +251,26 @@ def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_
 
 
 @pytest.mark.slow
-def test_a_program_without_its_cluster_runs_once_the_cluster_is_there(processes: Address, tmp_path: Path) -> None:
-    """After ``Connection refused`` in a notebook, the user starts the cluster and runs the last cell again."""
+@pytest.mark.parametrize("is_written_again", [False, True])
+def test_a_program_without_its_cluster_runs_once_the_cluster_is_there(
+    processes: Address, tmp_path: Path, is_written_again: bool
+) -> None:
+    """After ``Connection refused`` in a notebook, the user starts the cluster and runs the last cell again; if it
+    builds the program anew, its records are processed once, not twice.
+    """
     environment = StreamExecutionEnvironment.get_execution_environment(at(unused_port())).set_parallelism(1)
     written(environment.from_collection([1]), tmp_path / "out")
     with pytest.raises(FlowletError, match="Connection refused"):
         environment.execute()
 
     environment.configure(at(processes.port))
-    environment.execute("second attempt")
+    if is_written_again:
+        written(environment.from_collection([1]), tmp_path / "out")
+    result = environment.execute("second attempt")
 
     assert lines(tmp_path / "out") == ["1"]
-    assert [job["state"] for job in processes.jobs() if job["name"] == "second attempt"] == ["FINISHED"]
-
-
-@pytest.mark.slow
-def test_a_program_without_its_cluster_may_be_written_again(processes: Address, tmp_path: Path) -> None:
-    """The whole cell may run again: its records are processed once, not twice."""
-    environment = StreamExecutionEnvironment.get_execution_environment(at(unused_port())).set_parallelism(1)
-    written(environment.from_collection([1]), tmp_path / "out")
-    with pytest.raises(FlowletError, match="Connection refused"):
-        environment.execute()
-
-    environment.configure(at(processes.port))
-    written(environment.from_collection([1]), tmp_path / "out")
-    environment.execute()
-
-    assert lines(tmp_path / "out") == ["1"]
+    states = {job["jid"]: job["state"] for job in processes.jobs()}
+    assert states[str(result.get_job_id())] == "FINISHED"
 
 
 def unused_port() -> int:

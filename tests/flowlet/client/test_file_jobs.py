@@ -9,7 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pytest
@@ -19,7 +18,6 @@ from flowlet.common.job_status import JobStatus
 from flowlet.connectors.files.reader import TextLineReader
 from flowlet.connectors.files.split import FileSplitEnumerator
 from flowlet.datastream import (
-    CloseableIterator,
     DataStream,
     KeyedProcessFunction,
     ProcessFunction,
@@ -30,7 +28,7 @@ from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamForm
 from flowlet.errors import JobExecutionError
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.client.conftest import SharedCluster
-from tests.flowlet.client.jobs import hold, reached, released
+from tests.flowlet.client.jobs import hold, ran, reached, released
 from tests.waiting import PATIENCE_S
 
 
@@ -44,13 +42,6 @@ def lines_of(environment: StreamExecutionEnvironment, *paths: Path, split_bytes:
     if split_bytes is not None:
         builder.set_split_size(split_bytes)
     return environment.from_source(builder.build(), WatermarkStrategy.no_watermarks(), "read")
-
-
-def collected(stream: DataStream) -> list[Any]:
-    results = stream.execute_and_collect()
-    assert isinstance(results, CloseableIterator)
-    with results:
-        return list(results)
 
 
 class Numbered(KeyedProcessFunction):
@@ -73,7 +64,7 @@ def test_records_of_a_key_keep_the_order_of_their_file(environment: StreamExecut
     path.write_text("".join(f"{number % 7} {number}\n" for number in range(60_000)))
 
     pairs = lines_of(environment, path).map(lambda line: (int(line.split()[0]), int(line.split()[1])))
-    found = collected(pairs.key_by(lambda pair: pair[0]).process(Numbered()))
+    found = ran(pairs.key_by(lambda pair: pair[0]).process(Numbered()))
 
     assert len(found) == 60_000
     assert all(number == 7 * place + key for key, place, number in found)
@@ -103,9 +94,7 @@ def test_files_go_to_whoever_asks_the_largest_first(environment: StreamExecution
         # Larger than what a reader asks for early.
         (tmp_path / f"file {number}").write_text(f"{name}\n{'x' * (sizes[name] * 600_000)}\n")
 
-    found = dict(
-        line for line in collected(lines_of(environment, tmp_path).process(Whose())) if not line[0].startswith("x")
-    )
+    found = dict(line for line in ran(lines_of(environment, tmp_path).process(Whose())) if not line[0].startswith("x"))
 
     assert set(found) == set(names)
     busy = found.pop("the largest")
@@ -118,7 +107,7 @@ def test_ranges_of_one_file_keep_both_subtasks_busy_if_that_was_asked_for(
     path = tmp_path / "a"
     path.write_text("the largest\n" + "x\n" * 20_000 + "the smallest\n")
 
-    found = collected(lines_of(environment, path, split_bytes=4_000).process(Whose()))
+    found = ran(lines_of(environment, path, split_bytes=4_000).process(Whose()))
 
     assert len(found) == 20_002
     assert {subtask for _, subtask in found} == {0, 1}
@@ -134,7 +123,7 @@ def test_compressed_files_are_read_like_others(environment: StreamExecutionEnvir
     (tmp_path / "c.xz").write_bytes(lzma.compress(content))
     (tmp_path / "d.zst").write_bytes(pyarrow.compress(content, codec="zstd", asbytes=True))
 
-    found = collected(lines_of(environment, tmp_path, split_bytes=1_000))
+    found = ran(lines_of(environment, tmp_path, split_bytes=1_000))
 
     assert sorted(found) == sorted(5 * lines)
 
@@ -145,7 +134,7 @@ def test_a_file_that_is_missing_fails_the_job_and_is_named(
     (tmp_path / "a").write_text("x\n")
 
     with pytest.raises(JobExecutionError) as caught:
-        collected(lines_of(environment, tmp_path / "a", tmp_path / "missing"))
+        ran(lines_of(environment, tmp_path / "a", tmp_path / "missing"))
 
     assert re.search(r"failed: task 'Source: read.*'\n", str(caught.value))
     assert str(caught.value).endswith(
@@ -156,10 +145,9 @@ def test_a_file_that_is_missing_fails_the_job_and_is_named(
 def test_a_damaged_archive_fails_the_job_and_is_named(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"x\n" * 10_000)[:-4])
 
-    with pytest.raises(
-        JobExecutionError, match=f"cannot read {tmp_path / 'a.gz'}: it ends in the middle of its gzip data"
-    ):
-        collected(lines_of(environment, tmp_path / "a.gz"))
+    reason = f"cannot read {tmp_path / 'a.gz'}: it ends in the middle of its gzip data"
+    with pytest.raises(JobExecutionError, match=reason):
+        ran(lines_of(environment, tmp_path / "a.gz"))
 
 
 def test_a_job_can_be_cancelled_while_its_readers_wait(

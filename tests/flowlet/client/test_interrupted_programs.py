@@ -3,17 +3,24 @@
 Each program is interrupted after a line of output, a connection or a job that shows where it is.
 """
 
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
+from flowlet.client.executor import execute
+from flowlet.client.remote import JobManagerApi
+from flowlet.errors import FlowletError
+from flowlet.rpc.requests import RpcConnectError
 from flowlet.testing.mini_cluster import MiniCluster
-from tests.flowlet.client.programs import running, silent_job_manager
-from tests.flowlet.ingest.conftest import write_secret
-from tests.waiting import spin_until
+from tests.flowlet.client.conftest import SharedCluster
+from tests.flowlet.client.jobs import endless_shuffle
+from tests.flowlet.client.programs import job_manager, running, silent_job_manager, variables_of
+from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
 INTERRUPTED = (-signal.SIGINT, ["KeyboardInterrupt"])  # a shell shows 130
@@ -30,8 +37,7 @@ def test_while_the_client_is_imported() -> None:
     """The first ``execute`` imports the client; the line that the test waits for comes in the middle of this import."""
     with running("-X", "importtime", "-c", f"{_JOB}\nwhile True:\n    env.execute()", "1") as program:
         program.wait_for_error("flowlet.rpc.requests")
-        program.interrupt()
-        code, _, errors = program.end()
+        code, errors = program.interrupted()
 
     assert (code, [line for line in errors if not line.startswith("import time:")]) == INTERRUPTED
 
@@ -44,8 +50,7 @@ def test_while_the_task_managers_of_an_embedded_cluster_start(tmp_path: Path) ->
 
     with running("-c", f"{_JOB}\nsys.executable = {str(interpreter)!r}\nenv.execute()", "2") as program:
         program.wait_for_error("started")
-        program.interrupt()
-        code, _, errors = program.end()
+        code, errors = program.interrupted()
 
     assert (code, [line for line in errors if line != "started"]) == INTERRUPTED
 
@@ -64,10 +69,7 @@ with MiniCluster():
 """
     with running("-c", text) as program:
         program.wait_for_output("starting")
-        program.interrupt()
-        code, _, errors = program.end()
-
-    assert (code, errors) == INTERRUPTED
+        assert program.interrupted() == INTERRUPTED
 
 
 def test_while_it_waits_for_a_job_manager_that_does_not_answer(tmp_path: Path) -> None:
@@ -77,36 +79,18 @@ def test_while_it_waits_for_a_job_manager_that_does_not_answer(tmp_path: Path) -
     ):
         connection, _ = server.accept()
         with connection:
-            program.interrupt()
-            code, _, errors = program.end()
-
-    assert (code, errors) == INTERRUPTED
+            assert program.interrupted() == INTERRUPTED
 
 
-@pytest.fixture
-def job_manager(tmp_path: Path) -> Iterator[tuple[ClusterClient, dict[str, str]]]:
-    """One without TaskManagers: a client of it, and the environment of programs that use it."""
-    secret_file = tmp_path / "secret"
-    with running(
-        "-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error"
-    ) as program:
-        assert program.process.stdout is not None
-        port = int(program.process.stdout.readline().rpartition(":")[2])
-        client = RemoteTarget("127.0.0.1", port, secret_file).open(1)
-        yield client, {"FLOWLET_JOBMANAGER": f"127.0.0.1:{port}", "FLOWLET_SECRET_FILE": str(secret_file)}
-        client.close()
-
-
-def test_while_its_job_waits_for_slots(job_manager: tuple[ClusterClient, dict[str, str]]) -> None:
+def test_while_its_job_waits_for_slots(tmp_path: Path) -> None:
     """The job does not wait on without its program."""
-    client, environment = job_manager
-    with running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program:
+    with (
+        job_manager(tmp_path) as (_, client, environment),
+        running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program,
+    ):
         spin_until(lambda: client.call(JobManagerApi.list_jobs))
-        program.interrupt()
-        code, _, errors = program.end()
-
-    assert (code, errors) == INTERRUPTED
-    assert [job["state"] for job in client.call(JobManagerApi.list_jobs)] == ["CANCELED"]
+        assert program.interrupted() == INTERRUPTED
+        assert [job["state"] for job in client.call(JobManagerApi.list_jobs)] == ["CANCELED"]
 
 
 @pytest.mark.parametrize("parallelism", ["1", "2"], ids=["in this process", "with child processes"])
@@ -126,10 +110,7 @@ env.execute()
 """
     with running("-c", text, parallelism) as program:
         program.wait_for_output("running")
-        program.interrupt()
-        code, _, errors = program.end()
-
-    assert (code, errors) == INTERRUPTED
+        assert program.interrupted() == INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -157,17 +138,11 @@ stream = env.add_source(Endless()).filter(lambda value: False)
 {last_line}
 """
     with MiniCluster(1) as cluster:
-        target = cluster.target
-        assert target.secret is not None
-        environment = {
-            "FLOWLET_JOBMANAGER": f"{target.host}:{target.port}",
-            "FLOWLET_SECRET_FILE": str(write_secret(target.secret, tmp_path)),
-        }
-        with running("-c", text, environment=environment) as program:
+        with running("-c", text, environment=variables_of(cluster.target, tmp_path)) as program:
             spin_until(mark.exists)
             program.interrupt()
             code, out, errors = program.end()
-        client = target.open(1)
+        client = cluster.target.open(1)
         states = [job["state"] for job in client.call(JobManagerApi.list_jobs)]
         client.close()
 
@@ -188,8 +163,7 @@ env.from_collection(numbers())
 """
     with running("-c", text, "1") as program:
         program.wait_for_output("waiting")
-        program.interrupt()
-        code, _, errors = program.end()
+        code, errors = program.interrupted()
 
     assert code == -signal.SIGINT
     assert errors[0] == "Traceback (most recent call last):"
@@ -211,3 +185,80 @@ def test_an_interrupt_that_the_program_catches_is_its_own_affair(tmp_path: Path)
                 code, out, errors = program.end()
 
     assert (code, out, errors) == (0, "1\n", [])
+
+
+# -------------------------------------------------------------------- the traces of a program that ends before its job
+
+
+PROGRAM = """
+import os, signal, sys
+from flowlet.datastream import StreamExecutionEnvironment
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+env.from_collection(list(range(100_000))).map(lambda value: value).map(str).filter(lambda text: False).print()
+job = env.execute_async("a job")
+"""
+
+
+@pytest.mark.parametrize(
+    ("last_line", "code"),
+    [
+        ("", 0),
+        ("raise SystemExit(3)", 3),
+        ("second = env.get_execution_environment().from_collection([1]).execute_and_collect()", 0),
+    ],
+    ids=["while execute_async runs", "by an exit", "with an open iterator"],
+)
+def test_a_program_that_ends_before_its_job_says_nothing(
+    cluster: SharedCluster, tmp_path: Path, last_line: str, code: int
+) -> None:
+    """No connection is left to the interpreter, whose libraries would complain on the screen."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM + last_line],
+        env=os.environ | variables_of(cluster.target, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+
+
+def test_a_job_whose_job_manager_is_gone_says_so_and_its_client_leaves_nothing() -> None:
+    """Each question names the JobManager that does not answer, and ``close`` ends the threads."""
+    threads = set(threading.enumerate())
+    with MiniCluster(2) as mini_cluster:
+        job = mini_cluster.execute(endless_shuffle())
+        target = mini_cluster.target
+    for ask in (job.status, job.cancel, job.checkpoints, job.wait):
+        with pytest.raises(FlowletError, match="was closed"):
+            ask()
+    reason = f"JobManager {target.host}:{target.port}: Connection refused: nothing listens there; start a JobManager"
+    with pytest.raises(RpcConnectError, match=reason) as refused:
+        execute(endless_shuffle(), target)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+
+    job.close()
+
+    assert set(threading.enumerate()) == threads
+
+
+def test_questions_about_a_job_name_the_job_manager_that_died() -> None:
+    """The answer is one line each; the cluster can be closed nevertheless."""
+    threads = set(threading.enumerate())
+    with MiniCluster(2) as mini_cluster:
+        target = mini_cluster.target
+        job = execute(endless_shuffle(), target)
+    said = []
+    for ask in (job.status, job.cancel, job.checkpoints, job.wait):
+        with pytest.raises(RpcConnectError, match=rf"^JobManager {target.host}:{target.port}: [^\n]+$") as caught:
+            ask()
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+        said.append(str(caught.value))
+    assert "job 'endless' may be lost" in said[-1]
+
+    job.close()
+
+    assert set(threading.enumerate()) == threads

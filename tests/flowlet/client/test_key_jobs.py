@@ -9,6 +9,7 @@ import pytest
 from flowlet.datastream import KeyedCoProcessFunction, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
 from flowlet.keys.exact_keys import exact_key
+from tests.flowlet.client.jobs import ran
 from tests.flowlet.keys_of_every_type import GOLDEN
 
 KEYS = [key for key, _ in GOLDEN]
@@ -65,11 +66,6 @@ def exactly(results: list[Any]) -> Counter[Any]:
     return Counter((exact_key(key), count) for key, count in results)
 
 
-def collected(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as results:
-        return list(results)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("position", [0, 1])
@@ -83,7 +79,7 @@ def test_a_key_that_cannot_be_one_fails_the_job_with_the_reason(
     source = environment.from_collection(["go"]).flat_map(lambda _: records)
 
     with pytest.raises(JobExecutionError) as caught:
-        collected(kind(lambda: source.key_by(select)))
+        ran(kind(lambda: source.key_by(select)))
 
     message = str(caught.value)
     assert "while processing the record (<Session>, 1)" in message
@@ -100,7 +96,7 @@ def test_every_type_of_key_has_a_state_of_its_own(environment: StreamExecutionEn
     records = [(key, 1) for key in KEYS] * times
 
     stream = environment.from_collection(["go"]).flat_map(lambda _: records)
-    results = collected(stream.key_by(lambda record: record[0]).sum(1))
+    results = ran(stream.key_by(lambda record: record[0]).sum(1))
 
     assert exactly(results) == exactly([(key, count + 1) for key in KEYS for count in range(times)])
 
@@ -111,7 +107,7 @@ def test_every_type_of_key_has_a_timer_of_its_own(environment: StreamExecutionEn
     records = [(key, 1) for key in KEYS] * 2
 
     stream = environment.from_collection(["go"]).flat_map(lambda _: records)
-    keys = collected(stream.key_by(lambda record: record[0]).process(KeysAtTheEnd()))
+    keys = ran(stream.key_by(lambda record: record[0]).process(KeysAtTheEnd()))
 
     assert exactly([(key, 1) for key in keys]) == exactly([(key, 1) for key in KEYS])
     assert sorted(type(key).__name__ for key in keys) == sorted(type(key).__name__ for key in KEYS)

@@ -19,18 +19,20 @@ from flowlet.common import WatermarkStrategy
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_strategy import TimestampAssigner
-from flowlet.datastream import DataStream, KeyedProcessFunction, MapFunction, OutputTag, StreamExecutionEnvironment
-from tests.flowlet.client.jobs import hold, released
+from flowlet.datastream import (
+    DataStream,
+    KeyedProcessFunction,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    StreamExecutionEnvironment,
+)
+from tests.flowlet.client.jobs import hold, ran, released
 
 NUM_RECORDS = 5_000  # a run of a loop has at most 1,000
 SIDE = OutputTag("side")
 SHOWN: list[int] = []  # to the generator of the test that runs; the job is in this process
 SCHEMA = pa.schema([("number", pa.int64())])
-
-
-def collected(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as results:
-        return list(results)
 
 
 def numbers(environment: StreamExecutionEnvironment) -> DataStream:
@@ -96,7 +98,7 @@ def test_a_sibling_does_not_see_what_was_changed_behind_key_by(
     source = numbers(environment).map(make)
     behind = pass_on(source).key_by(key_of).map(changed)
 
-    results = collected(behind.union(source.map(looked_at)))
+    results = ran(behind.union(source.map(looked_at)))
 
     assert Counter(results) == {("changed", 6): NUM_RECORDS, ("looked at", 1): NUM_RECORDS}
 
@@ -109,7 +111,7 @@ def test_what_waits_for_another_task_is_not_changed_by_a_sibling(
     source = numbers(environment).map(dict_of)
     other_task = pass_on(source).map(looked_at).start_new_chain()
 
-    results = collected(other_task.union(source.map(changed)))
+    results = ran(other_task.union(source.map(changed)))
 
     assert Counter(results) == {("changed", 6): NUM_RECORDS, ("looked at", 1): NUM_RECORDS}
 
@@ -118,7 +120,7 @@ def test_two_consumers_behind_key_by_change_records_of_their_own(environment: St
     source = filtered(numbers(environment).map(dict_of))
     first, second = source.key_by(key_of).map(changed), source.key_by(key_of).map(changed)
 
-    results = collected(first.union(second, source.map(looked_at)))
+    results = ran(first.union(second, source.map(looked_at)))
 
     assert Counter(results) == {("changed", 6): 2 * NUM_RECORDS, ("looked at", 1): NUM_RECORDS}
 
@@ -136,7 +138,7 @@ def test_a_side_output_keeps_what_the_record_was(environment: StreamExecutionEnv
     both = numbers(environment).map(dict_of).key_by(key_of).process(BesideAndChanged())
     side = both.get_side_output(SIDE).key_by(key_of).map(lambda record: ("side", record["value"]))
 
-    results = collected(side.union(both.key_by(key_of).map(lambda record: ("main", record["value"]))))
+    results = ran(side.union(both.key_by(key_of).map(lambda record: ("main", record["value"]))))
 
     assert Counter(results) == {("side", 1): NUM_RECORDS, ("main", 6): NUM_RECORDS}
 
@@ -164,7 +166,7 @@ def test_a_watermark_generator_does_not_see_what_was_changed_behind_key_by(
     SHOWN.clear()
 
     stream = numbers(environment).map(make).assign_timestamps_and_watermarks(strategy)
-    results = collected(stream.key_by(key_of).map(changed))
+    results = ran(stream.key_by(key_of).map(changed))
 
     assert Counter(results) == {("changed", 6): NUM_RECORDS}
     assert Counter(SHOWN) == {1: NUM_RECORDS}
@@ -219,7 +221,7 @@ def test_the_keys_of_a_dict_are_what_they_were_when_it_was_emitted(
     """The keys stay even if a loop has learned that they are texts."""
     behind = numbers(environment).map(RenamingTheLast(first_name)).key_by(lambda record: 0).map(renamed)
 
-    results = collected(behind if is_chained else behind.start_new_chain())
+    results = ran(behind if is_chained else behind.start_new_chain())
 
     assert results == [["text"]] * first_name + [[number] for number in range(first_name, NUM_RECORDS)]
 
@@ -230,7 +232,7 @@ def test_the_keys_of_a_dict_that_a_sibling_reads_are_not_changed_behind_key_by(
     source = numbers(environment).map(lambda number: {Name(number): 1})
     behind = source.key_by(lambda record: 0).map(renamed)
 
-    results = collected(behind.union(source.map(names_of)))
+    results = ran(behind.union(source.map(names_of)))
 
     assert sorted(results) == sorted([[number] for number in range(NUM_RECORDS)] * 2)
 
@@ -260,7 +262,7 @@ def test_an_iterator_over_a_row_does_not_see_what_was_changed_behind_key_by(
     """An iterator over a row holds the values of the row, not the row."""
     stream = numbers(environment).map(LookingBack())
 
-    results = collected(stream.key_by(key_of).map(changed_after_look))
+    results = ran(stream.key_by(key_of).map(changed_after_look))
 
     assert Counter(results) == {1: NUM_RECORDS}
 
@@ -325,7 +327,7 @@ def test_the_second_key_by_has_keys_of_its_own(
         else environment.from_collection([make(number) for number in range(NUM_RECORDS)])
     )
 
-    results = collected(between(source.key_by(itemgetter(0))).key_by(itemgetter(1)).sum(2))
+    results = ran(between(source.key_by(itemgetter(0))).key_by(itemgetter(1)).sum(2))
 
     assert largest_sums(results) == expected_sums(make)
 
@@ -345,7 +347,7 @@ def test_a_column_with_nulls_is_a_key_of_records_that_hold_lists(
     values = [[number] for number in range(NUM_RECORDS)]
 
     stream = environment.from_arrow(pa.table({"key": keys, "value": values}))
-    results = collected(stream.key_by("key").process(KeyAndValue()))
+    results = ran(stream.key_by("key").process(KeyAndValue()))
 
     assert sorted(results, key=itemgetter(1)) == list(zip(keys, values, strict=True))
 
@@ -374,6 +376,63 @@ def test_a_timer_fires_while_the_source_waits_for_its_next_record(environment: S
     """The function is in a task of its own, whatever the parallelism."""
     released["timer of test_keyed_chain_jobs"].clear()
 
-    results = collected(environment.from_arrow(one_and_a_wait, SCHEMA).key_by(lambda row: 0).process(Releasing()))
+    results = ran(environment.from_arrow(one_and_a_wait, SCHEMA).key_by(lambda row: 0).process(Releasing()))
 
     assert results == ["element", "timer"]
+
+
+# -------------------------------------------------------------------- a function that changes what it emitted
+
+
+SUMS = OutputTag("sums")
+
+
+class Summing(ProcessFunction):
+    """Emits one list object for every record."""
+
+    def __init__(self, tag: OutputTag | None = None) -> None:
+        self.sum = [0]
+        self.tag = tag
+
+    def process_element(self, value: list[int], ctx: ProcessFunction.Context) -> Iterator[Any]:
+        self.sum[0] += value[0]
+        yield self.sum if self.tag is None else (self.tag, self.sum)
+
+
+def add_to_first(first: list[int], second: list[int]) -> list[int]:
+    first[0] += second[0]
+    return first
+
+
+SUMMINGS: dict[str, Callable[[DataStream], DataStream]] = {
+    "process": lambda stream: stream.process(Summing()),
+    "side output": lambda stream: stream.process(Summing(SUMS)).get_side_output(SUMS),
+    "reduce": lambda stream: stream.key_by(lambda record: 0).reduce(add_to_first),
+}
+
+
+@pytest.mark.parametrize("name", SUMMINGS)
+@pytest.mark.parametrize("is_chained", [True, False])
+def test_each_result_is_what_it_was_when_it_was_emitted(
+    environment: StreamExecutionEnvironment, name: str, is_chained: bool
+) -> None:
+    if not is_chained:
+        environment.disable_operator_chaining()
+    sums = SUMMINGS[name](environment.from_collection([[1], [2], [3]]))
+
+    assert ran(sums.map(list)) == [[1], [3], [6]]
+
+
+def gather(so_far: Any, number: int) -> list[int]:
+    """Records are numbers, results are a list that grows."""
+    numbers: list[int] = so_far if isinstance(so_far, list) else [so_far]
+    numbers.append(number)
+    return numbers
+
+
+def test_a_reduce_function_may_give_something_that_can_change_where_records_cannot(
+    environment: StreamExecutionEnvironment,
+) -> None:
+    gathered = environment.from_collection([1, 2, 3, 4]).key_by(lambda record: 0).reduce(gather)
+
+    assert ran(gathered) == [1, [1, 2], [1, 2, 3], [1, 2, 3, 4]]

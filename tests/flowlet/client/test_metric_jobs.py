@@ -19,15 +19,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.connectors import DiscardingSink
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamExecutionEnvironment]:
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    environment = StreamExecutionEnvironment.get_execution_environment()
-    environment.set_parallelism(1)
-    yield environment
-    environment.close()
+from tests.flowlet.client.jobs import operators_of, ran
 
 
 class Measured(MapFunction):
@@ -89,13 +81,11 @@ class CountedCall(AsyncFunction[int, int]):
 
 def user_metrics(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the users' metrics of a job's document, by operator and name."""
-    operators = [
-        each
-        for vertex in document["vertices"]
-        for subtask in vertex["subtasks"]
-        for each in subtask["metrics"]["operators"]
-    ]
-    return {f"{each['name']}/{metric['name']}": metric for each in operators for metric in each["user_metrics"]}
+    return {
+        f"{name}/{metric['name']}": metric
+        for name, operator in operators_of(document).items()
+        for metric in operator["user_metrics"]
+    }
 
 
 def test_each_kind_of_metric_is_in_the_jobs_document(environment: StreamExecutionEnvironment) -> None:
@@ -110,28 +100,17 @@ def test_each_kind_of_metric_is_in_the_jobs_document(environment: StreamExecutio
 
     assert found["measured/values.all"] == {"name": "values.all", "kind": "counter", "value": 10}
     assert found["measured/values.last"] == {"name": "values.last", "kind": "gauge", "value": 9}
-    assert found["measured/values.sizes"] == {
-        "name": "values.sizes",
-        "kind": "distribution",
-        "value": 10,
-        "sum": 45,
-        "min": 0,
-        "max": 9,
-    }
+    sizes = {"value": 10, "sum": 45, "min": 0, "max": 9}
+    assert found["measured/values.sizes"] == {"name": "values.sizes", "kind": "distribution", **sizes}
     meter = found["measured/values.per second"]
     assert meter["value"] == 10
     assert meter["rate"] > 0
 
 
 def test_functions_of_every_kind_have_metrics(environment: StreamExecutionEnvironment) -> None:
-    numbers = (
-        environment.from_collection(list(range(6)))
-        .filter(CountedFilter())
-        .name("filter")
-        .flat_map(CountedFlatMap())
-        .name("flat map")
-    )
-    called = AsyncDataStream.ordered_wait(numbers, CountedCall(), Time.seconds(100)).name("call")
+    even = environment.from_collection(list(range(6))).filter(CountedFilter()).name("filter")
+    doubled = even.flat_map(CountedFlatMap()).name("flat map")
+    called = AsyncDataStream.ordered_wait(doubled, CountedCall(), Time.seconds(100)).name("call")
     called.key_by(abs).process(CountedProcess()).name("process").sink_to(DiscardingSink())
 
     client = environment.execute_async("metrics of all")
@@ -154,7 +133,7 @@ class Greets(MapFunction):
 def test_job_parameters_reach_the_functions_as_texts(environment: StreamExecutionEnvironment) -> None:
     environment.get_config().set_global_job_parameters({"greeting": "hello", "times": 2})
 
-    found = list(environment.from_collection(["you"]).map(Greets()).execute_and_collect())
+    found = ran(environment.from_collection(["you"]).map(Greets()))
 
     assert environment.get_config().get_global_job_parameters() == {"greeting": "hello", "times": "2"}
     assert found == ["hello hello you?"]
@@ -170,7 +149,7 @@ class Cached(MapFunction):
 
 def test_a_file_that_was_not_registered_is_named(environment: StreamExecutionEnvironment) -> None:
     with pytest.raises(Exception, match="no cached file 'model'; registered are: none"):
-        list(environment.from_collection([1]).map(Cached()).execute_and_collect())
+        ran(environment.from_collection([1]).map(Cached()))
 
 
 def test_functions_in_python_have_no_accumulators(environment: StreamExecutionEnvironment) -> None:
@@ -194,9 +173,11 @@ class ReadsCached(MapFunction):
         return f"{self._greeting} {value}"
 
 
-def test_a_cached_file_is_read_where_the_function_runs(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_a_cached_file_is_read_where_the_function_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The function reads a copy of the file, under the name that the program gave it."""
+    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
+    environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     (tmp_path / "file.txt").write_text("hello", encoding="utf-8")
     environment.register_cached_file(str(tmp_path / "file.txt"), "greeting")
 
-    assert list(environment.from_collection(["you"]).map(ReadsCached()).execute_and_collect()) == ["hello you"]
+    assert ran(environment.from_collection(["you"]).map(ReadsCached())) == ["hello you"]

@@ -4,12 +4,11 @@ it.
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
 
-from flowlet.common import Configuration, Time, Types
+from flowlet.common import Time, Types
 from flowlet.datastream import (
     AsyncDataStream,
     AsyncFunction,
@@ -25,6 +24,7 @@ from flowlet.datastream import (
     MapFunction,
     ReduceFunction,
     RuntimeContext,
+    RuntimeExecutionMode,
     SourceContext,
     SourceFunction,
     StreamExecutionEnvironment,
@@ -36,6 +36,7 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import JobExecutionError, JobGraphError
+from tests.flowlet.client.jobs import ran
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -44,32 +45,13 @@ NUM_RECORDS = 900
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 
 
-def ran(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as results:
-        return list(results)
-
-
-def surviving(folder: Path) -> StreamExecutionEnvironment:
-    """One attempt may fail."""
-    configuration = Configuration()
-    configuration.set_string("execution.checkpointing.dir", str(folder))
-    configuration.set_string("restart-strategy.type", "fixed-delay")
-    configuration.set_string("restart-strategy.fixed-delay.attempts", "1")
-    configuration.set_string("restart-strategy.fixed-delay.delay", "1 ms")
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)
-    env.enable_checkpointing(10)
-    return env
-
-
-def test_a_bounded_job_does_not_wait_for_the_next_interval(tmp_path: Path) -> None:
+def test_a_bounded_job_does_not_wait_for_the_next_interval(surviving: StreamExecutionEnvironment) -> None:
     """The last checkpoint of the job is triggered when all tasks wait for it, not after an hour."""
-    env = surviving(tmp_path).enable_checkpointing(3_600_000)
+    surviving.enable_checkpointing(3_600_000)
 
-    assert sorted(ran(env.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value))) == [
-        10,
-        20,
-        30,
-    ]
+    tenfold = surviving.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value)
+
+    assert sorted(ran(tenfold)) == [10, 20, 30]
 
 
 class Unwilling:
@@ -98,13 +80,15 @@ class KeepsUnwilling(KeyedProcessFunction, CheckpointListener):
         Unwilling.aborted.append(checkpoint_id)
 
 
-def test_a_bounded_job_whose_last_checkpoint_fails_tries_it_again_at_once(tmp_path: Path) -> None:
+def test_a_bounded_job_whose_last_checkpoint_fails_tries_it_again_at_once(
+    surviving: StreamExecutionEnvironment,
+) -> None:
     """The job tries it again a second later, not after an hour."""
-    env = surviving(tmp_path).enable_checkpointing(3_600_000)
-    env.get_checkpoint_config().set_tolerable_checkpoint_failure_number(1)
+    surviving.enable_checkpointing(3_600_000)
+    surviving.get_checkpoint_config().set_tolerable_checkpoint_failure_number(1)
     Unwilling.aborted.clear()
 
-    assert ran(env.from_collection([1]).key_by(lambda value: value).process(KeepsUnwilling())) == [1]
+    assert ran(surviving.from_collection([1]).key_by(lambda value: value).process(KeepsUnwilling())) == [1]
     assert Unwilling.aborted == [1]
 
 
@@ -169,10 +153,11 @@ class Batches(FlatMapFunction, CheckpointedFunction):
 
 
 @pytest.mark.parametrize("is_union", [False, True])
-def test_list_state_of_a_source_and_of_a_function_go_on_from_a_checkpoint(is_union: bool, tmp_path: Path) -> None:
+def test_list_state_of_a_source_and_of_a_function_go_on_from_a_checkpoint(
+    is_union: bool, surviving: StreamExecutionEnvironment
+) -> None:
     """Every number is there once, in batches of seven: nothing was emitted again, and no number that waited is lost."""
-    env = surviving(tmp_path)
-    batches = env.add_source(Numbers()).flat_map(Batches(is_union=is_union))
+    batches = surviving.add_source(Numbers()).flat_map(Batches(is_union=is_union))
 
     results = ran(batches)
 
@@ -205,12 +190,11 @@ class OnceOnly(SourceFunction, CheckpointedFunction):
                 ctx.collect(("size", 3))
 
 
-def test_broadcast_state_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_broadcast_state_goes_on_from_a_checkpoint(surviving: StreamExecutionEnvironment) -> None:
     """The rules came before the checkpoint; the numbers behind it still see them."""
-    env = surviving(tmp_path)
-    rules = env.add_source(OnceOnly()).broadcast(RULES)
+    rules = surviving.add_source(OnceOnly()).broadcast(RULES)
 
-    results = ran(env.add_source(Numbers()).connect(rules).process(KeepsRules()))
+    results = ran(surviving.add_source(Numbers()).connect(rules).process(KeepsRules()))
 
     assert [number for number, _ in results] == list(range(NUM_RECORDS))
     assert {str(rules) for number, rules in results if number > NUM_RECORDS // 2} == {"[('limit', 5), ('size', 3)]"}
@@ -247,9 +231,8 @@ def test_every_subtask_sees_the_rules(parallelism: int) -> None:
     ]
 
 
-def test_what_does_not_fit_is_refused_when_the_program_is_built() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    stream = env.from_collection([1])
+def test_what_does_not_fit_is_refused_when_the_program_is_built(environment: StreamExecutionEnvironment) -> None:
+    stream = environment.from_collection([1])
     keyed, expiring = stream.key_by(abs), MapStateDescriptor("expiring")
     expiring.enable_time_to_live(StateTtlConfig.new_builder(Time.seconds(1)).build())
     rules, wrong, other = stream.broadcast(RULES), cast("Any", "rules"), cast("Any", Batches(is_union=True))
@@ -292,21 +275,17 @@ class Restored(MapFunction, CheckpointedFunction):
         return value, self.count.value(), self.order, self.answers
 
 
-def test_initialize_state_comes_before_open_and_gives_keyed_state_too() -> None:
+def test_initialize_state_comes_before_open_and_gives_keyed_state_too(environment: StreamExecutionEnvironment) -> None:
     """The order holds in a job without checkpoints, too."""
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
-
-    results = ran(env.from_collection(["a", "b", "a"]).key_by(str).map(Restored()))
+    results = ran(environment.from_collection(["a", "b", "a"]).key_by(str).map(Restored()))
 
     order, answers = ["initialize_state", "open"], (False, None)
     assert results == [("a", 1, order, answers), ("b", 1, order, answers), ("a", 2, order, answers)]
 
 
-def test_keyed_state_without_a_key_is_refused_in_initialize_state() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-
+def test_keyed_state_without_a_key_is_refused_in_initialize_state(environment: StreamExecutionEnvironment) -> None:
     with pytest.raises(JobExecutionError, match="keyed state needs a keyed stream") as failed:
-        ran(env.from_collection(["a"]).map(Restored()))
+        ran(environment.from_collection(["a"]).map(Restored()))
 
     assert "operator 'Map'" in str(failed.value)
 
@@ -322,11 +301,9 @@ class Wrong(MapFunction, CheckpointedFunction):
         return value
 
 
-def test_an_error_in_a_checkpoint_method_names_operator_and_method() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
-
+def test_an_error_in_a_checkpoint_method_names_operator_and_method(environment: StreamExecutionEnvironment) -> None:
     with pytest.raises(JobExecutionError) as failed:
-        ran(env.from_collection(["a"]).map(Wrong()).name("wrong"))
+        ran(environment.from_collection(["a"]).map(Wrong()).name("wrong"))
 
     assert "operator 'wrong', subtask 1/1" in str(failed.value)
     assert "ValueError: no such file" in str(failed.value)
@@ -346,14 +323,16 @@ class SumWithState(ReduceFunction):
 
 @pytest.mark.parametrize("is_chained", [True, False])
 @pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
-def test_a_reduce_function_has_keyed_state(mode: str, is_chained: bool) -> None:
+def test_a_reduce_function_has_keyed_state(
+    environment: StreamExecutionEnvironment, mode: str, is_chained: bool
+) -> None:
     """Keys that Python calls equal have each their own; the first record of a key calls nothing."""
-    configuration = Configuration()
-    configuration.set_string("execution.runtime-mode", mode)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)
+    environment.set_runtime_mode(RuntimeExecutionMode[mode])
     if not is_chained:
-        env.disable_operator_chaining()
-    records = env.from_collection([("a", 1), (1, 1), (True, 1), ("a", 2), (1, 5), ("a", 3)]).map(lambda record: record)
+        environment.disable_operator_chaining()
+    records = environment.from_collection([("a", 1), (1, 1), (True, 1), ("a", 2), (1, 5), ("a", 3)]).map(
+        lambda record: record
+    )
 
     results = ran(records.key_by(lambda record: record[0]).reduce(SumWithState()))
 
@@ -361,9 +340,8 @@ def test_a_reduce_function_has_keyed_state(mode: str, is_chained: bool) -> None:
     if mode == "BATCH":
         assert sorted(map(str, results)) == sorted(map(str, last))
     else:
-        assert [str(each) for each in results] == [
-            str(each) for each in [("a", 1), (1, 1), (True, 1), ("a", 3, 1), (1, 6, 1), ("a", 6, 2)]
-        ]
+        running = [("a", 1), (1, 1), (True, 1), ("a", 3, 1), (1, 6, 1), ("a", 6, 2)]
+        assert list(map(str, results)) == list(map(str, running))
 
 
 class Looks(AsyncFunction, CheckpointedFunction):
@@ -381,10 +359,8 @@ class Looks(AsyncFunction, CheckpointedFunction):
         return [(value, list(self.starts) if self.is_restored else [])]
 
 
-def test_an_async_function_has_operator_state(tmp_path: Path) -> None:
-    env = surviving(tmp_path)
-
-    results = ran(AsyncDataStream.ordered_wait(env.add_source(Numbers()), Looks(), Time.seconds(60), 100))
+def test_an_async_function_has_operator_state(surviving: StreamExecutionEnvironment) -> None:
+    results = ran(AsyncDataStream.ordered_wait(surviving.add_source(Numbers()), Looks(), Time.seconds(60), 100))
 
     assert [number for number, _ in results] == list(range(NUM_RECORDS))
     assert results[-1] == (NUM_RECORDS - 1, [1])
@@ -403,11 +379,9 @@ class Listens(KeyedProcessFunction, CheckpointListener):
         yield list(self.heard)
 
 
-def test_functions_hear_of_complete_checkpoints(tmp_path: Path) -> None:
+def test_functions_hear_of_complete_checkpoints(surviving: StreamExecutionEnvironment) -> None:
     """A function hears of checkpoints in rising order, of each once; the source goes on only when one is complete."""
-    env = surviving(tmp_path)
-
-    results = ran(env.add_source(Numbers(fails=False)).key_by(lambda number: 0).process(Listens()))
+    results = ran(surviving.add_source(Numbers(fails=False)).key_by(lambda number: 0).process(Listens()))
 
     assert results[0] == []
     heard = results[-1]
@@ -415,12 +389,10 @@ def test_functions_hear_of_complete_checkpoints(tmp_path: Path) -> None:
     assert heard
 
 
-def test_a_source_function_keeps_its_position_in_one_way() -> None:
+def test_a_source_function_keeps_its_position_in_one_way(environment: StreamExecutionEnvironment) -> None:
     class Both(Numbers):
         def restore_position(self, position: Any) -> None:
             """Restore nothing."""
 
-    env = StreamExecutionEnvironment.get_execution_environment()
-
     with pytest.raises(JobGraphError, match="keep its position in one way"):
-        ran(env.add_source(Both()))
+        ran(environment.add_source(Both()))

@@ -1,43 +1,26 @@
-"""Jobs that choose the channels of their records: broadcast, shuffle, a partitioner of the user's.
-
-Side:   any.
-"""
+"""Jobs that choose the channels of their records: broadcast, shuffle, a partitioner of the user's."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from flowlet.common import Configuration
-from flowlet.datastream import CoProcessFunction, DataStream, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import CoProcessFunction, DataStream, RuntimeContext, StreamExecutionEnvironment
+from tests.flowlet.client.conftest import SharedCluster
+from tests.flowlet.client.jobs import WithSubtask, ran
 
 NUMBERS = list(range(200))
 
 
-@pytest.fixture(scope="module")
-def environment() -> Iterator[StreamExecutionEnvironment]:
-    """Two TaskManagers in this process; they exchange data over TCP."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLOWLET_LOCAL", "inprocess")
-        made = StreamExecutionEnvironment.get_execution_environment(Configuration())
-        made.set_parallelism(2)
-        yield made
-        made.close()
-
-
-class WithSubtask(MapFunction):
-    """Puts the number of its subtask beside each value."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.subtask = runtime_context.get_index_of_this_subtask()
-
-    def map(self, value: int) -> tuple[int, int]:
-        return self.subtask, value
+@pytest.fixture
+def environment(cluster: SharedCluster) -> StreamExecutionEnvironment:
+    """Provide two TaskManagers in this process; they exchange data over TCP."""
+    return cluster.environment().set_parallelism(2)
 
 
 def received(stream: DataStream) -> Counter[tuple[int, int]]:
     """How often each subtask of the next operator gets each value."""
-    return Counter(list(stream.map(WithSubtask()).execute_and_collect()))
+    return Counter(ran(stream.map(WithSubtask())))
 
 
 def test_broadcast_gives_every_record_to_every_subtask(environment: StreamExecutionEnvironment) -> None:
@@ -84,7 +67,7 @@ def test_a_keyed_stream_meets_one_that_is_broadcast(environment: StreamExecution
     keyed = environment.from_collection(NUMBERS).key_by(lambda number: number % 7)
     rules = environment.from_collection([1, 2, 3]).broadcast()
 
-    found = list(keyed.connect(rules).process(Rules()).execute_and_collect())
+    found = ran(keyed.connect(rules).process(Rules()))
 
     assert sorted(each for each in found if each[0] == "rule") == [
         ("rule", subtask, rule) for subtask in (0, 1) for rule in (1, 2, 3)

@@ -26,7 +26,7 @@ from flowlet.datastream.connectors import DiscardingSink
 from flowlet.errors import ConfigError
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import hold, released
-from tests.flowlet.client.programs import REPOSITORY
+from tests.flowlet.client.programs import REPOSITORY, variables_of
 from tests.waiting import PATIENCE_S
 
 ROWS, COLUMNS = 12, 200
@@ -193,16 +193,7 @@ def run_on_terminal(folder: Path, parallelism: int, variables: Mapping[str, str]
 @pytest.mark.parametrize("where", ["in process", "children", "remote"])
 def test_a_line_is_rewritten_in_place_and_leaves_no_trace(where: str, cluster: SharedCluster, tmp_path: Path) -> None:
     """No output of the program, its functions or its child processes is mixed with the line, on either stream."""
-    variables = {}
-    if where == "remote":
-        target = cluster.target
-        assert target.secret is not None
-        (tmp_path / "secret").write_text(target.secret.hex() + "\n", encoding="ascii")
-        (tmp_path / "secret").chmod(0o600)
-        variables = {
-            "FLOWLET_JOBMANAGER": f"{target.host}:{target.port}",
-            "FLOWLET_SECRET_FILE": str(tmp_path / "secret"),
-        }
+    variables = variables_of(cluster.target, tmp_path) if where == "remote" else {}
 
     terminal = run_on_terminal(tmp_path, 2 if where == "children" else 1, variables)
 

@@ -6,6 +6,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -14,12 +15,17 @@ import pytest
 from flowlet.client import remote
 from flowlet.client.executor import execute
 from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RemoteTarget
+from flowlet.common import Configuration
+from flowlet.common.option import settings_of
+from flowlet.common.options.client_options import ClientRetry
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle, word_count
+from tests.flowlet.client.programs import variables_of
 from tests.waiting import PATIENCE_S
 
 
@@ -47,9 +53,8 @@ def test_a_client_whose_loop_does_not_run_leaves_nothing(monkeypatch: pytest.Mon
         monkeypatch.setattr(remote, limit, 0.01, raising=False)
     threads = set(threading.enumerate())
 
-    with pytest.raises(
-        FlowletError, match=r"the client's event loop did not run within 0\.01 s: the machine is too busy"
-    ):
+    reason = r"the client's event loop did not run within 0\.01 s: the machine is too busy"
+    with pytest.raises(FlowletError, match=reason):
         RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
 
     assert set(threading.enumerate()) == threads
@@ -63,12 +68,9 @@ def test_another_secret_is_told_apart_from_a_missing_cluster(cluster: SharedClus
 
 
 def test_the_secret_may_come_from_a_file(cluster: SharedCluster, tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    assert cluster.target.secret is not None
-    path.write_text(cluster.target.secret.hex() + "\n", encoding="ascii")
-    path.chmod(0o600)
+    variables_of(cluster.target, tmp_path)
 
-    client = RemoteTarget(cluster.target.host, cluster.target.port, path).open(1)
+    client = RemoteTarget(cluster.target.host, cluster.target.port, tmp_path / "secret").open(1)
     overview = client.call(JobManagerApi.overview)
     client.close()
 
@@ -114,10 +116,7 @@ class ScriptedRpc:
 
 @pytest.mark.parametrize(
     ("delays_s", "asked_ms"),
-    [
-        ((1, 1, 1, 1), [5_000, 4_000, 3_000, 2_000]),
-        ((0, 4.5, 0.25), [5_000, 5_000, 500]),
-    ],
+    [((1, 1, 1, 1), [5_000, 4_000, 3_000, 2_000]), ((0, 4.5, 0.25), [5_000, 5_000, 500])],
     ids=["a JobManager that polls for a second at most", "one that was started again meanwhile"],
 )
 async def test_a_wait_lasts_as_long_as_it_was_asked_to(delays_s: tuple[float, ...], asked_ms: list[int]) -> None:
@@ -151,27 +150,19 @@ def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(
 
 def test_closing_ends_a_call_that_waits_on_another_thread(client: ClusterClient, cluster: SharedCluster) -> None:
     job = cluster.execute(endless_shuffle())
-    errors: list[FlowletError] = []
     waiting = threading.Event()
 
     async def wait_for_ever(api: JobManagerApi) -> None:
         waiting.set()
         await api.wait_terminal(job.job_id, None)
 
-    def call() -> None:
-        try:
-            client.call(wait_for_ever)
-        except FlowletError as error:
-            errors.append(error)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.call, wait_for_ever)
+        assert waiting.wait(PATIENCE_S)
+        client.close()
 
-    thread = threading.Thread(target=call)
-    thread.start()
-    assert waiting.wait(PATIENCE_S)
-
-    client.close()
-    thread.join(PATIENCE_S)
-
-    assert [str(error) for error in errors] == ["the connection to the cluster was closed"]
+        with pytest.raises(FlowletError, match=r"^the connection to the cluster was closed$"):
+            call.result(PATIENCE_S)
 
 
 def test_a_closed_client_says_so(client: ClusterClient) -> None:
@@ -210,3 +201,71 @@ def test_ctrl_c_ends_a_call_at_once(client: ClusterClient, cluster: SharedCluste
         client.call(interrupt_and_wait)
 
     assert client.call(JobManagerApi.overview)["taskmanagers"] == 2
+
+
+# ---------------------------------------------- requests that wait for a JobManager that keeps its jobs
+
+
+class AbsentFor:
+    """A JobManager that does not answer the first requests."""
+
+    def __init__(self, num_requests: int, status: int = 200) -> None:
+        self.left = num_requests
+        self.pauses: list[float] = []
+        self._status = status
+
+    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = 30.0) -> RpcResponse:
+        self.left -= 1
+        if self.left >= 0:
+            raise RpcConnectError("Connection refused")
+        return RpcResponse(self._status, b"")
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def api(self, retry: ClientRetry | None) -> JobManagerApi:
+        api = JobManagerApi(cast(RpcClient, self), sleep=self.sleep)
+        api.retry = retry
+        return api
+
+
+async def test_a_request_is_sent_again_until_there_is_an_answer() -> None:
+    server = AbsentFor(3)
+
+    await server.api(ClientRetry()).cancel("ab" * 16)
+
+    assert (server.left, server.pauses) == (-1, [0.1, 0.2, 0.4])
+
+
+async def test_a_job_that_is_there_when_it_is_submitted_again_was_taken_at_the_first_time() -> None:
+    server = AbsentFor(1, status=409)
+
+    await server.api(ClientRetry()).submit(JobGraphMessage("ab" * 16, "job", [], []))
+
+    assert server.left == -1
+
+
+async def test_pauses_grow_up_to_the_delay_and_end() -> None:
+    server = AbsentFor(100)
+
+    with pytest.raises(RpcConnectError, match="Connection refused"):
+        await server.api(ClientRetry(max_attempts=4, delay_ms=300)).cancel("ab" * 16)
+
+    assert server.pauses == [0.1, 0.2, 0.3, 0.3]
+    assert server.left == 95
+
+
+async def test_a_jobmanager_that_keeps_no_jobs_is_asked_once() -> None:
+    server = AbsentFor(1)
+
+    with pytest.raises(RpcConnectError):
+        await server.api(None).cancel("ab" * 16)
+
+    assert server.pauses == []
+
+
+def test_the_options_are_flinks() -> None:
+    options = Configuration.from_dict({"rest.retry.max-attempts": "7", "rest.retry.delay": "1 s"})
+
+    assert settings_of(ClientRetry, options) == ClientRetry(7, 1000)
+    assert settings_of(ClientRetry, Configuration()) == ClientRetry(20, 3000)

@@ -44,55 +44,48 @@ def handed_out(buffer: ResultBuffer, *steps: Step) -> list[Any]:
     return found
 
 
-def test_records_wait_for_the_checkpoint_behind_them() -> None:
+# The steps, and the records that each of them lets go.
+EXACTLY: dict[str, tuple[list[Step], list[list[str]]]] = {
+    "records that arrive after the news of their checkpoint, which took another way": (
+        [completed(1), records(0, "a"), barrier(0, 1), records(0, "b")],
+        [[], ["a"], [], []],
+    ),
+    "a newer checkpoint stands for one that failed": (
+        [records(0, "a"), barrier(0, 1), records(0, "b"), barrier(0, 2), records(0, "c"), completed(2), completed(1)],
+        [[], [], [], [], [], ["a", "b"], []],
+    ),
+    "a restart from the beginning drops everything": (
+        [records(0, "a"), barrier(0, 1), records(0, "b"), restarted(NO_CHECKPOINT), records(0, "a"), finished],
+        [[], [], [], [], [], ["a"]],
+    ),
+    "a run that was not read and completed nothing does no harm": (
+        [records(0, "a"), barrier(0, 4), records(0, "b"), lambda buffer: buffer.restart(4, 3)],
+        [[], [], [], ["a"]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "expected"), EXACTLY.values(), ids=EXACTLY)
+def test_records_of_one_channel_are_handed_out_exactly_once(steps: list[Step], expected: list[list[str]]) -> None:
+    assert handed_out(ResultBuffer(1, EXACTLY_ONCE), *steps) == expected
+
+
+def test_records_wait_for_the_checkpoint_behind_them_or_the_end_of_the_job() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    before = handed_out(buffer, records(0, "a"), records(0, "b"), barrier(0, 1), records(0, "c"))
-    kept = buffer.kept_bytes
-    after = handed_out(buffer, completed(1))
-
-    assert before == [[], [], [], []]
-    assert kept == 30
-    assert after == [["a", "b"]]
+    assert handed_out(buffer, records(0, "a"), records(0, "b"), barrier(0, 1), records(0, "c")) == [[], [], [], []]
+    assert buffer.kept_bytes == 30
+    assert handed_out(buffer, completed(1)) == [["a", "b"]]
     assert buffer.kept_bytes == 10
-
-
-def test_records_that_arrive_after_the_news_of_their_checkpoint_are_handed_out_at_once() -> None:
-    """The records up to the barrier are handed out; the news took another way than the records."""
-    buffer = ResultBuffer(1, EXACTLY_ONCE)
-
-    found = handed_out(buffer, completed(1), records(0, "a"), barrier(0, 1), records(0, "b"))
-
-    assert found == [[], ["a"], [], []]
-
-
-def test_a_newer_checkpoint_stands_for_one_that_failed() -> None:
-    buffer = ResultBuffer(1, EXACTLY_ONCE)
-
-    handed_out(
-        buffer,
-        records(0, "a"),
-        barrier(0, 1),
-        records(0, "b"),
-        barrier(0, 2),
-        records(0, "c"),
-    )
-
-    assert handed_out(buffer, completed(2), completed(1)) == [["a", "b"], []]
+    assert handed_out(buffer, ended(0), finished) == [[], ["c"]]
+    assert buffer.kept_bytes == 0
 
 
 def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
-    handed_out(
-        buffer,
-        records(0, "a0"),
-        records(1, "b0"),
-        barrier(1, 1),
-        records(1, "b1"),
-        records(0, "a1"),
-        barrier(0, 1),
-    )
+    handed_out(buffer, records(0, "a0"), records(1, "b0"), barrier(1, 1))
+    handed_out(buffer, records(1, "b1"), records(0, "a1"), barrier(0, 1))
 
     assert handed_out(buffer, completed(1), finished) == [["a0", "b0", "a1"], ["b1"]]
 
@@ -101,56 +94,23 @@ def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
     """The other records are handed out, even if the news of the checkpoint had not come yet."""
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
-    handed_out(
-        buffer,
-        records(0, "a0"),
-        barrier(0, 1),
-        records(0, "a1"),
-        records(1, "b0"),
-        barrier(1, 1),
-        records(1, "b1"),
-    )
-    found = handed_out(
-        buffer,
-        restarted(1),
-        records(0, "a1 again"),
-        records(1, "b1 again"),
-        barrier(0, 5),
-        barrier(1, 5),
-    )
+    handed_out(buffer, records(0, "a0"), barrier(0, 1), records(0, "a1"))
+    handed_out(buffer, records(1, "b0"), barrier(1, 1), records(1, "b1"))
 
-    assert found[0] == ["a0", "b0"]
-    assert found[1:] == [[], [], [], []]
-    assert handed_out(buffer, completed(5)) == [["a1 again", "b1 again"]]
-
-
-def test_a_restart_from_the_beginning_drops_everything() -> None:
-    buffer = ResultBuffer(1, EXACTLY_ONCE)
-
-    handed_out(buffer, records(0, "a"), barrier(0, 1), records(0, "b"))
-
-    assert handed_out(buffer, restarted(NO_CHECKPOINT), records(0, "a"), finished) == [[], [], ["a"]]
-
-
-def test_the_end_of_the_job_hands_out_the_rest() -> None:
-    buffer = ResultBuffer(1, EXACTLY_ONCE)
-
-    found = handed_out(buffer, records(0, "a"), ended(0), finished)
-
-    assert found == [[], [], ["a"]]
-    assert buffer.kept_bytes == 0
+    assert handed_out(buffer, restarted(1)) == [["a0", "b0"]]
+    again = records(0, "a1 again"), records(1, "b1 again"), barrier(0, 5), barrier(1, 5), completed(5)
+    assert handed_out(buffer, *again) == [[], [], [], [], ["a1 again", "b1 again"]]
 
 
 def test_all_ended_says_whether_every_channel_of_this_run_has_ended() -> None:
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
     buffer.end_channel(0)
-    first = buffer.are_all_ended
+    assert not buffer.are_all_ended
     buffer.end_channel(1)
-    second = buffer.are_all_ended
+    assert buffer.are_all_ended
     buffer.restart(NO_CHECKPOINT)
-
-    assert (first, second, buffer.are_all_ended) == (False, True, False)
+    assert not buffer.are_all_ended
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
@@ -159,9 +119,8 @@ def test_records_before_the_checkpoint_that_were_not_read_are_an_error(guarantee
 
     handed_out(buffer, barrier(0, 4), ended(1), barrier(2, 3))
 
-    with pytest.raises(
-        LostResultsError, match=r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"
-    ):
+    reason = r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"
+    with pytest.raises(LostResultsError, match=reason):
         buffer.restart(4)
 
 
@@ -173,23 +132,13 @@ def test_a_channel_that_ended_says_nothing_about_runs_that_were_not_read() -> No
         buffer.restart(4, num_runs=2)
 
 
-def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
-    buffer = ResultBuffer(1, EXACTLY_ONCE)
-
-    found = handed_out(buffer, records(0, "a"), barrier(0, 4), records(0, "b"), lambda buffer: buffer.restart(4, 3))
-
-    assert found[-1] == ["a"]
-
-
 def test_a_restart_from_an_older_checkpoint_than_results_were_handed_out_for_is_an_error() -> None:
     """A JobManager that was started again and did not find the newest checkpoint would let the results come again."""
-    buffer = ResultBuffer(1, Guarantee.EXACTLY_ONCE)
-    buffer.pass_barrier(0, 1)
-    buffer.complete(2)
+    buffer = ResultBuffer(1, EXACTLY_ONCE)
+    handed_out(buffer, barrier(0, 1), completed(2))
 
-    with pytest.raises(
-        LostResultsError, match="restarted from checkpoint 1, and results up to checkpoint 2 were handed out"
-    ):
+    reason = "restarted from checkpoint 1, and results up to checkpoint 2 were handed out"
+    with pytest.raises(LostResultsError, match=reason):
         buffer.restart(1)
 
 
@@ -197,14 +146,7 @@ def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behin
     """Results wait for their checkpoints again from then on."""
     buffer = ResultBuffer(1, Guarantee.UNLESS_FALLEN_BACK)
 
-    before = handed_out(
-        buffer,
-        barrier(0, 1),
-        completed(1),
-        records(0, "a"),
-        barrier(0, 2),
-        completed(2),
-    )
+    before = handed_out(buffer, barrier(0, 1), completed(1), records(0, "a"), barrier(0, 2), completed(2))
     after = handed_out(buffer, restarted(1), records(0, "a"), barrier(0, 3), completed(3))
 
     assert before == [[], [], [], [], ["a"]]
@@ -212,28 +154,17 @@ def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behin
 
 
 def test_at_least_once_hands_out_at_once_and_repeats() -> None:
-    buffer = ResultBuffer(1, AT_LEAST_ONCE)
+    steps = [records(0, "a"), barrier(0, 1), records(0, "b"), restarted(1), records(0, "b"), finished]
 
-    found = handed_out(
-        buffer,
-        records(0, "a"),
-        barrier(0, 1),
-        records(0, "b"),
-        restarted(1),
-        records(0, "b"),
-        finished,
-    )
-
-    assert found == [["a"], [], ["b"], [], ["b"], []]
+    assert handed_out(ResultBuffer(1, AT_LEAST_ONCE), *steps) == [["a"], [], ["b"], [], ["b"], []]
 
 
 def test_without_checkpoints_a_restart_after_the_first_record_is_an_error() -> None:
     buffer = ResultBuffer(1, NONE)
 
     assert handed_out(buffer, restarted(NO_CHECKPOINT), records(0, "a")) == [[], ["a"]]
-    with pytest.raises(
-        LostResultsError, match=r"enable checkpoints \(execution.checkpointing.interval\), or no restarts"
-    ):
+    reason = r"enable checkpoints \(execution.checkpointing.interval\), or no restarts"
+    with pytest.raises(LostResultsError, match=reason):
         buffer.restart(NO_CHECKPOINT)
 
 

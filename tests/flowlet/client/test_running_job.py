@@ -18,7 +18,6 @@ from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,
     endless_shuffle,
-    expected_counts,
     hold,
     reached,
     released,
@@ -39,12 +38,15 @@ def failing_split(line: str) -> list[tuple[str, int]]:
 
 
 def test_waiting_for_a_job_gives_its_id_and_its_duration(cluster: SharedCluster) -> None:
+    """Cancelling it then changes nothing."""
     job = cluster.execute(discarding())
 
     result = job.wait(PATIENCE_S)
 
     assert str(result.get_job_id()) == job.job_id
     assert 0 <= result.get_net_runtime() < PATIENCE_S * 1000
+    assert job.status() is JobStatus.FINISHED
+    job.cancel()
     assert job.status() is JobStatus.FINISHED
 
 
@@ -107,15 +109,6 @@ def test_a_cancelled_job_ends_as_cancelled(cluster: SharedCluster) -> None:
     job.cancel()
 
 
-def test_cancelling_a_finished_job_changes_nothing(cluster: SharedCluster) -> None:
-    job = cluster.execute(discarding())
-    job.wait(PATIENCE_S)
-
-    job.cancel()
-
-    assert job.status() is JobStatus.FINISHED
-
-
 def test_ctrl_c_while_waiting_cancels_the_job(cluster: SharedCluster) -> None:
     """The user wants the job to end, not only their program."""
     job = cluster.execute(endless_shuffle(lambda value: hold("map", value)))
@@ -160,16 +153,6 @@ def test_closing_twice_is_no_error_and_ends_what_can_be_asked(cluster: SharedClu
         job.status()
 
 
-def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: SharedCluster) -> None:
-    """The first one gives its slots and buffers back."""
-    for _ in range(2):
-        job_graph, edge_id = word_count()
-        job: RunningJob = cluster.execute(job_graph)
-
-        assert dict(job.collect(edge_id)) == expected_counts()
-        job.wait(PATIENCE_S)
-
-
 def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"), **failure: Any) -> dict[str, Any]:
     info = FailureInfo("E", "m", "", None, "t", 0, None, "tm-1", 0)
     full = {**msgspec.to_builtins(info), **failure} if failure else None
@@ -177,19 +160,39 @@ def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"
         {"subtask": number, "state": ended, "tm_id": f"tm-{number + 1}", "stuck": None}
         for number, ended in enumerate(task_states)
     ]
-    return {
-        "name": "j",
-        "state": state,
-        "vertices": [{"name": "t", "parallelism": 2, "subtasks": subtasks}],
-        "failure": full,
-    }
+    vertices = [{"name": "t", "parallelism": 2, "subtasks": subtasks}]
+    return {"name": "j", "state": state, "vertices": vertices, "failure": full}
 
 
-def test_a_failure_without_a_task_is_its_message() -> None:
-    """The JobManager itself may have found the failure, for example."""
-    text = describe_end(document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"))
-
-    assert text == "job 'j' failed: job needs 4 slots, the cluster has 2"
+@pytest.mark.parametrize(
+    ("ended", "text"),
+    [
+        pytest.param(
+            document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"),
+            "job 'j' failed: job needs 4 slots, the cluster has 2",
+            id="a failure that the JobManager found",
+        ),
+        pytest.param(
+            document("FAILED", message="gone", exception_type="TaskManagerLost"),
+            "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone",
+            id="a failure without a traceback",
+        ),
+        pytest.param(
+            document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="FlowletError"),
+            "job 'j' failed: task 't'\nFlowletError: cannot read x",
+            id="a source whose files the JobManager could not list",
+        ),
+        pytest.param(document("FAILED"), "job 'j' ended as FAILED", id="no reason"),
+        pytest.param(document("CANCELED"), "job 'j' was cancelled", id="somebody cancelled it"),
+        pytest.param(
+            document("CANCELED") | {"cancel-reason": "no sign of life from its client"},
+            "job 'j' was cancelled: no sign of life from its client",
+            id="nobody asked for its cancellation",
+        ),
+    ],
+)
+def test_an_end_is_told_with_its_reason(ended: dict[str, Any], text: str) -> None:
+    assert describe_end(ended) == text
 
 
 @pytest.mark.parametrize(
@@ -204,38 +207,18 @@ def test_why_a_job_did_not_start_again_is_the_last_line(num_restarts: int, expec
     assert str(failure_of(failed)).splitlines()[-1] == expected
 
 
-def test_a_failure_without_a_traceback_shows_type_and_message() -> None:
-    text = describe_end(document("FAILED", message="gone", exception_type="TaskManagerLost"))
-
-    assert text == "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone"
-
-
-def test_a_failure_of_a_whole_source_names_no_subtask() -> None:
-    """The JobManager could not list its files."""
-    text = describe_end(
-        document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError")
-    )
-
-    assert text == "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x"
-
-
 def test_tasks_that_do_not_end_are_named() -> None:
     """The job has failed for certain, but a blocked function cannot be interrupted."""
-    text = describe_end(
-        document("FAILING", task_states=("FAILED", "CANCELING"), message="gone", exception_type="TaskManagerLost")
-    )
+    failing = document("FAILING", task_states=("FAILED", "CANCELING"), message="gone")
 
-    assert text.splitlines()[-1] == "(these tasks have not ended yet: 't' subtask 2/2 on tm-2)"
+    assert describe_end(failing).splitlines()[-1] == "(these tasks have not ended yet: 't' subtask 2/2 on tm-2)"
 
 
 def test_where_a_task_stands_that_does_not_end_is_shown() -> None:
     """A person who waits for a cancelled job sees it, too."""
     cancelled = document("CANCELLING", task_states=("CANCELED", "CANCELING"))
-    cancelled["vertices"][0]["subtasks"][1]["stuck"] = {
-        "waited-ms": 1_400,
-        "operator": "map",
-        "stack": "  File x, in f",
-    }
+    stuck = {"waited-ms": 1_400, "operator": "map", "stack": "  File x, in f"}
+    cancelled["vertices"][0]["subtasks"][1]["stuck"] = stuck
 
     assert describe_end(cancelled).splitlines() == [
         "job 'j' was cancelled",
@@ -243,17 +226,6 @@ def test_where_a_task_stands_that_does_not_end_is_shown() -> None:
         "'t' subtask 2/2 on tm-2, operator 'map', was cancelled 1 s before, and stood in",
         "  File x, in f",
     ]
-
-
-def test_an_end_without_a_reason_is_named() -> None:
-    assert describe_end(document("FAILED")) == "job 'j' ended as FAILED"
-
-
-def test_a_cancelled_job_says_why_if_nobody_asked_for_it() -> None:
-    cancelled = document("CANCELED") | {"cancel-reason": "no sign of life from its client"}
-
-    assert describe_end(cancelled) == "job 'j' was cancelled: no sign of life from its client"
-    assert describe_end(document("CANCELED")) == "job 'j' was cancelled"
 
 
 def test_results_that_cannot_be_read_are_explained_by_the_task_that_made_the_job_restart(

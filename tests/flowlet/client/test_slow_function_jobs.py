@@ -5,19 +5,17 @@ Functions wait for what a test is about, a complete checkpoint or a result, for 
 calls.
 """
 
-import threading
 from collections.abc import Callable, Iterator
+from operator import add
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from flowlet.common import Configuration, Types, WatermarkStrategy
+from flowlet.common import Types, WatermarkStrategy
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
-from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import (
     CheckpointedFunction,
-    CloseableIterator,
     DataStream,
     FunctionInitializationContext,
     FunctionSnapshotContext,
@@ -33,29 +31,16 @@ from flowlet.datastream.functions import CheckpointListener
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.errors import JobExecutionError
 from flowlet.records import MIN_TIMESTAMP
+from tests.flowlet.client.jobs import TimeIs, counts, hold, ran, reached, released
 from tests.waiting import PATIENCE_S
 
 NUM_RECORDS = 3_000
 MOMENT_S = 0.002  # what a call takes while nothing has happened
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> StreamExecutionEnvironment:
-    """Make an environment whose jobs run in this process, so that functions and test share their events."""
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    configuration = Configuration()
-    configuration.set_string("restart-strategy.fixed-delay.delay", "1 ms")
-    configuration.set_string("restart-strategy.fixed-delay.attempts", "3")
-    configuration.set_string("restart-strategy.type", "fixed-delay")
-    made = StreamExecutionEnvironment.get_execution_environment(configuration)
-    made.set_parallelism(1)
-    return made
-
-
 class FailsAfterCheckpoint(MapFunction, CheckpointedFunction, CheckpointListener):
     """Fails as soon as it hears of a complete checkpoint that has records; not again after a restart."""
 
-    completed: ClassVar[threading.Event]
     num_calls: ClassVar[list[int]]  # by attempt
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -64,7 +49,7 @@ class FailsAfterCheckpoint(MapFunction, CheckpointedFunction, CheckpointListener
 
     def map(self, value: int) -> int:
         self.num_calls[-1] += 1
-        if self.attempt == 0 and self.completed.wait(MOMENT_S):
+        if self.attempt == 0 and reached["checkpoint"].wait(MOMENT_S):
             raise RuntimeError("after the first checkpoint")
         return value
 
@@ -77,7 +62,7 @@ class FailsAfterCheckpoint(MapFunction, CheckpointedFunction, CheckpointListener
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if checkpoint_id in self.with_records:
-            self.completed.set()
+            reached["checkpoint"].set()
 
 
 class Replayed(SourceFunction):
@@ -126,7 +111,7 @@ def sequence(environment: StreamExecutionEnvironment, _folder: Path) -> DataStre
 
 def lines(environment: StreamExecutionEnvironment, folder: Path) -> DataStream:
     (folder / "lines").write_text("".join(f"{number}\n" for number in range(NUM_RECORDS)))
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(folder)).build()
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(folder / "lines")).build()
     return environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines").map(int, Types.LONG())
 
 
@@ -145,21 +130,16 @@ def behind_key_by(environment: StreamExecutionEnvironment, folder: Path) -> Data
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [collection, sequence, lines, replayed, stateful, behind_key_by])
 def test_a_job_goes_on_from_the_middle_of_a_chunk_exactly_once(
-    environment: StreamExecutionEnvironment,
+    surviving: StreamExecutionEnvironment,
     tmp_path: Path,
     source: Callable[[StreamExecutionEnvironment, Path], DataStream],
 ) -> None:
     """The checkpoint does not wait for the chunk of a thousand records; no record counts twice or is missing."""
-    FailsAfterCheckpoint.completed, FailsAfterCheckpoint.num_calls = threading.Event(), []
-    environment.enable_checkpointing(20)
+    FailsAfterCheckpoint.num_calls = []
+    surviving.enable_checkpointing(20)
 
-    totals = (
-        source(environment, tmp_path).map(FailsAfterCheckpoint(), Types.LONG()).key_by(lambda value: 0, Types.LONG())
-    )
-    results = totals.reduce(lambda first, second: first + second).execute_and_collect()
-    assert isinstance(results, CloseableIterator)
-    with results:
-        found = list(results)
+    numbers = source(surviving, tmp_path).map(FailsAfterCheckpoint(), Types.LONG())
+    found = ran(numbers.key_by(lambda value: 0, Types.LONG()).reduce(add))
 
     before, after = FailsAfterCheckpoint.num_calls
     assert len(found) == NUM_RECORDS
@@ -168,64 +148,44 @@ def test_a_job_goes_on_from_the_middle_of_a_chunk_exactly_once(
     assert after < NUM_RECORDS
 
 
-class Generates:
-    """Yields numbers until the first one has arrived."""
-
-    has_arrived: ClassVar[threading.Event]
-    num_yielded: ClassVar[int]
-
-    @classmethod
-    def flat_map(cls, value: int) -> Iterator[int]:
-        for number in range(value):
-            cls.num_yielded = number + 1
-            yield number
-            if cls.has_arrived.wait(MOMENT_S):
-                return
+def generate(value: int) -> Iterator[int]:
+    """Yield numbers until the first one has arrived."""
+    for number in range(value):
+        counts["yielded"] = number + 1
+        yield number
+        if reached["first"].wait(MOMENT_S):
+            return
 
 
 def test_results_of_a_generator_arrive_while_it_runs(environment: StreamExecutionEnvironment) -> None:
     """Results arrive within the buffer timeout, not when the generator has ended."""
-    Generates.has_arrived, Generates.num_yielded = threading.Event(), 0
-    numbers = environment.from_collection([1_500], Types.LONG()).flat_map(Generates.flat_map, Types.LONG())
+    numbers: Any = environment.from_collection([1_500], Types.LONG()).flat_map(generate, Types.LONG())
 
-    results = numbers.execute_and_collect()
-    assert isinstance(results, CloseableIterator)
-    with results:
+    with numbers.execute_and_collect() as results:
         first = next(results)
-        num_yielded = Generates.num_yielded
-        Generates.has_arrived.set()
+        num_yielded = counts["yielded"]
+        reached["first"].set()
 
     assert first == 0
     assert num_yielded < 1_500
 
 
-class Sleeps:
-    """Notes its calls, and waits in each until the test says so."""
-
-    calls: ClassVar[list[Any]]
-    is_called: ClassVar[threading.Event]
-    may_return: ClassVar[threading.Event]
-
-    @classmethod
-    def map(cls, value: Any) -> Any:
-        cls.calls.append(value)
-        cls.is_called.set()
-        assert cls.may_return.wait(PATIENCE_S)
-        return value
+def count_and_hold(value: int) -> int:
+    counts[f"call with {value}"] += 1
+    return hold("call", value)  # type: ignore[no-any-return]
 
 
 def test_a_cancelled_job_calls_its_function_for_no_other_record(environment: StreamExecutionEnvironment) -> None:
-    Sleeps.calls, Sleeps.is_called, Sleeps.may_return = [], threading.Event(), threading.Event()
-    environment.from_collection(list(range(100)), Types.LONG()).map(Sleeps.map, Types.LONG()).print()
+    environment.from_collection(list(range(100)), Types.LONG()).map(count_and_hold, Types.LONG()).print()
     job = environment.execute_async("sleeps")
-    assert Sleeps.is_called.wait(PATIENCE_S)
+    assert reached["call"].wait(PATIENCE_S)
 
     job.cancel().result()
-    Sleeps.may_return.set()
+    released["call"].set()
     with pytest.raises(JobExecutionError):
         job.get_job_execution_result().result()
 
-    assert Sleeps.calls == [0]
+    assert counts == {"call with 0": 1}
 
 
 class Clocked(WatermarkGenerator):
@@ -242,22 +202,15 @@ class Clocked(WatermarkGenerator):
             output.emit_watermark(self.highest)
 
 
-class ValueIsTime(TimestampAssigner):
-    def extract_timestamp(self, value: int, record_timestamp: int) -> int:
-        return value
-
-
 class SeesWatermarks(KeyedProcessFunction):
     """Says which watermark each record sees; a record takes a moment until one has seen any."""
-
-    has_seen: ClassVar[threading.Event]
 
     def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, int]]:
         watermark = ctx.timer_service().current_watermark()
         if watermark > MIN_TIMESTAMP:
-            self.has_seen.set()
+            reached["watermark"].set()
         yield value, watermark
-        self.has_seen.wait(MOMENT_S)
+        reached["watermark"].wait(MOMENT_S)
 
 
 def test_a_watermark_generator_that_asks_the_clock_is_asked_between_records(
@@ -266,15 +219,11 @@ def test_a_watermark_generator_that_asks_the_clock_is_asked_between_records(
     """The generator is asked in the middle of a chunk, inside a chain; its answer holds for the records behind it
     alone.
     """
-    SeesWatermarks.has_seen = threading.Event()
     environment.get_config().set_auto_watermark_interval(1)
-    strategy = WatermarkStrategy.for_generator(Clocked).with_timestamp_assigner(ValueIsTime())
+    strategy = WatermarkStrategy.for_generator(Clocked).with_timestamp_assigner(TimeIs(int))
     numbers = environment.from_collection(list(range(1, 901)), Types.LONG()).assign_timestamps_and_watermarks(strategy)
 
-    results = numbers.key_by(lambda value: 0, Types.LONG()).process(SeesWatermarks()).execute_and_collect()
-    assert isinstance(results, CloseableIterator)
-    with results:
-        found = list(results)
+    found = ran(numbers.key_by(lambda value: 0, Types.LONG()).process(SeesWatermarks()))
 
     assert [value for value, _ in found] == list(range(1, 901))
     assert all(seen < value for value, seen in found), "a watermark overtook its record"

@@ -1,5 +1,6 @@
 """Programs with keyed state, run to their end in this process."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,13 +29,9 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import JobExecutionError
+from tests.flowlet.client.jobs import ran
 
 pytestmark = pytest.mark.slow
-
-
-def ran(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as results:
-        return list(results)
 
 
 def by_name(record: Any) -> Any:
@@ -90,12 +87,13 @@ class Mean(AggregateFunction):
         return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
 
 
-def test_a_process_function_counts_by_key_and_tells_keys_of_different_types_apart() -> None:
+def test_a_process_function_counts_by_key_and_tells_keys_of_different_types_apart(
+    environment: StreamExecutionEnvironment,
+) -> None:
     """1, 1.0 and True, None and tuples are keys of their own."""
-    env = StreamExecutionEnvironment.get_execution_environment()
     keys = ["a", 1, 1.0, True, None, (1, "x"), (True, "x"), "a", 1, True, None, (True, "x")]
 
-    results = ran(env.from_collection([(key, 0) for key in keys]).key_by(by_name).process(Count()))
+    results = ran(environment.from_collection([(key, 0) for key in keys]).key_by(by_name).process(Count()))
 
     counts = [f"{key!r}: {count}" for key, count in results]
     first = ["'a': 1", "1: 1", "1.0: 1", "True: 1", "None: 1", "(1, 'x'): 1", "(True, 'x'): 1"]
@@ -103,23 +101,29 @@ def test_a_process_function_counts_by_key_and_tells_keys_of_different_types_apar
     assert sorted(counts) == sorted([*first, *second])
 
 
-def test_every_kind_of_state_is_of_the_key_of_the_timer_that_fires() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-
-    results = ran(env.from_collection([("a", 1), ("b", 10), ("a", 2), ("a", 3)]).key_by(by_name).process(Everything()))
+def test_every_kind_of_state_is_of_the_key_of_the_timer_that_fires(environment: StreamExecutionEnvironment) -> None:
+    results = ran(
+        environment.from_collection([("a", 1), ("b", 10), ("a", 2), ("a", 3)]).key_by(by_name).process(Everything())
+    )
 
     assert sorted(map(str, results)) == sorted(
         map(str, [("a", [1, 2, 3], {"1": 3, "0": 2}, 6, 2.0), ("a", []), ("b", [10], {"0": 10}, 10, 10.0), ("b", [])])
     )
 
 
-class Running(MapFunction):
+class Totals:
+    """Adds up the numbers of each key."""
+
     def open(self, runtime_context: RuntimeContext) -> None:
         self._sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
 
-    def map(self, value: Any) -> Any:
+    def total(self, value: Any) -> Any:
         self._sum.update((self._sum.value() or 0) + value[1])
         return value[0], self._sum.value()
+
+
+class Running(Totals, MapFunction):
+    map = Totals.total
 
 
 class Pairs(FlatMapFunction):
@@ -145,13 +149,13 @@ class First(FilterFunction):
 
 
 @pytest.mark.parametrize("is_chained", [True, False])
-def test_map_flat_map_and_filter_on_a_keyed_stream_have_state(is_chained: bool) -> None:
+def test_map_flat_map_and_filter_on_a_keyed_stream_have_state(
+    environment: StreamExecutionEnvironment, is_chained: bool
+) -> None:
     """Whether the operator heads its chain or stands behind another one."""
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(1)
     if not is_chained:
-        env.disable_operator_chaining()
-    records = env.from_collection([("a", 1), ("b", 10), ("a", 2), ("a", 3)])
+        environment.disable_operator_chaining()
+    records = environment.from_collection([("a", 1), ("b", 10), ("a", 2), ("a", 3)])
 
     sums = ran(records.map(lambda record: record).key_by(by_name).map(Running()))
     pairs = ran(records.key_by(by_name).flat_map(Pairs()))
@@ -162,55 +166,36 @@ def test_map_flat_map_and_filter_on_a_keyed_stream_have_state(is_chained: bool) 
     assert firsts == [("a", 1), ("b", 10)]
 
 
-class Both(KeyedCoProcessFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._number = runtime_context.get_state(ValueStateDescriptor("number", Types.LONG()))
-
+class OfProcess(Totals, KeyedCoProcessFunction):
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
-        self._number.update((self._number.value() or 0) + value[1])
-        yield value[0], self._number.value()
+        yield self.total(value)
 
-    def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
-        self._number.update((self._number.value() or 0) + value[1])
-        yield value[0], self._number.value()
+    process_element2 = process_element1
 
 
-def test_both_inputs_of_a_co_process_function_see_one_state() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    first, second = env.from_collection([("a", 1), ("b", 2)]), env.from_collection([("a", 10), ("c", 5)])
-
-    results = ran(first.connect(second).key_by(by_name, by_name).process(Both()))
-
-    assert max(total for key, total in results if key == "a") == 11
-    assert {key: total for key, total in results if key != "a"} == {"b": 2, "c": 5}
+class OfMap(Totals, CoMapFunction):
+    map1 = map2 = Totals.total
 
 
-class BothInOneLine(CoMapFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._number = runtime_context.get_state(ValueStateDescriptor("number", Types.LONG()))
-
-    def map1(self, value: Any) -> Any:
-        self._number.update((self._number.value() or 0) + value[1])
-        return value[0], self._number.value()
-
-    map2 = map1
-
-
-class BothFlat(CoFlatMapFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._number = runtime_context.get_state(ValueStateDescriptor("number", Types.LONG()))
-
+class OfFlatMap(Totals, CoFlatMapFunction):
     def flat_map1(self, value: Any) -> Iterator[Any]:
-        self._number.update((self._number.value() or 0) + value[1])
-        yield value[0], self._number.value()
+        yield self.total(value)
 
     flat_map2 = flat_map1
 
 
-@pytest.mark.parametrize("step", [lambda both: both.map(BothInOneLine()), lambda both: both.flat_map(BothFlat())])
-def test_co_map_and_co_flat_map_on_keyed_streams_have_state(step: Callable[[ConnectedStreams], DataStream]) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    first, second = env.from_collection([("a", 1), ("b", 2)]), env.from_collection([("a", 10), ("c", 5)])
+STEPS: dict[str, Callable[[ConnectedStreams], DataStream]] = {
+    "process": lambda both: both.process(OfProcess()),
+    "map": lambda both: both.map(OfMap()),
+    "flat map": lambda both: both.flat_map(OfFlatMap()),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_both_inputs_of_a_function_see_one_state(
+    environment: StreamExecutionEnvironment, step: Callable[[ConnectedStreams], DataStream]
+) -> None:
+    first, second = (environment.from_collection(each) for each in ([("a", 1), ("b", 2)], [("a", 10), ("c", 5)]))
 
     results = ran(step(first.connect(second).key_by(by_name, by_name)))
 
@@ -238,18 +223,25 @@ class Early(KeyedProcessFunction):
         return None
 
 
-def failure_of(stream: Any) -> str:
-    with pytest.raises(JobExecutionError) as caught:
-        ran(stream)
-    return str(caught.value)
+STATELESS: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
+    "without a key": (
+        lambda records: records.map(Running()),
+        "keyed state needs a keyed stream: call key_by(...) before the operator",
+    ),
+    "asked for too late": (
+        lambda records: records.key_by(by_name).map(Late()),
+        "the function must ask for its states in open()",
+    ),
+    "used too early": (
+        lambda records: records.key_by(by_name).process(Early()),
+        "state 'n' was used without a current key",
+    ),
+}
 
 
-def test_without_a_key_the_error_says_what_to_do() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    records = env.from_collection([("a", 1)])
-
-    assert "keyed state needs a keyed stream: call key_by(...) before the operator" in failure_of(
-        records.map(Running())
-    )
-    assert "the function must ask for its states in open()" in failure_of(records.key_by(by_name).map(Late()))
-    assert "state 'n' was used without a current key" in failure_of(records.key_by(by_name).process(Early()))
+@pytest.mark.parametrize(("step", "reason"), STATELESS.values(), ids=STATELESS)
+def test_where_there_is_no_state_the_error_says_what_to_do(
+    environment: StreamExecutionEnvironment, step: Callable[[DataStream], DataStream], reason: str
+) -> None:
+    with pytest.raises(JobExecutionError, match=re.escape(reason)):
+        ran(step(environment.from_collection([("a", 1)])))

@@ -9,7 +9,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from flowlet.datastream import (
-    CloseableIterator,
     CoProcessFunction,
     DataStream,
     KeyedProcessFunction,
@@ -18,7 +17,7 @@ from flowlet.datastream import (
     ProcessWindowFunction,
     StreamExecutionEnvironment,
 )
-from flowlet.testing.mini_cluster import MiniCluster
+from tests.flowlet.client.jobs import ran
 
 LATE = OutputTag("late")
 WARNING = "a tuple went to the main output whose first field is the id of a side output, as a text"
@@ -58,36 +57,25 @@ KINDS: dict[str, Callable[[DataStream], DataStream]] = {
 }
 
 
-@pytest.fixture
-def env() -> Iterator[StreamExecutionEnvironment]:
-    with MiniCluster() as cluster:
-        yield cluster.environment().set_parallelism(1)
-
-
-def collected(stream: DataStream) -> list[Any]:
-    results = stream.execute_and_collect()
-    assert isinstance(results, CloseableIterator)
-    with results:
-        return list(results)
-
-
 def warnings_of(
-    env: StreamExecutionEnvironment, kind: str, records: list[Any], *tags: OutputTag
+    environment: StreamExecutionEnvironment, kind: str, records: list[Any], *tags: OutputTag
 ) -> tuple[list[Any], list[Any]]:
     """Return the warnings, and the records at the main output."""
-    stream = KINDS[kind](env.from_collection(records))
+    stream = KINDS[kind](environment.from_collection(records))
     sides = [stream.get_side_output(tag).map(lambda value: ("side", value)) for tag in tags]
     with capture_logs() as logs:
-        found = collected(stream.union(*sides))
+        found = ran(stream.union(*sides))
     return [line for line in logs if line["event"].startswith(WARNING)], found
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_text_that_is_the_id_of_a_side_output_is_warned_of_once(kind: str, env: StreamExecutionEnvironment) -> None:
+def test_a_text_that_is_the_id_of_a_side_output_is_warned_of_once(
+    kind: str, environment: StreamExecutionEnvironment
+) -> None:
     """The record still goes to the main output, as PyFlink sends it."""
     records = [("fine", 1), ("late", 2), ("late", 3)]
 
-    warnings, found = warnings_of(env, kind, records, LATE)
+    warnings, found = warnings_of(environment, kind, records, LATE)
 
     assert set(found) == set(records)
     assert [(line["side_output"], line["record"], line["log_level"]) for line in warnings] == [
@@ -97,28 +85,28 @@ def test_a_text_that_is_the_id_of_a_side_output_is_warned_of_once(kind: str, env
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_tuples_are_not_warned_of(kind: str, env: StreamExecutionEnvironment) -> None:
+def test_ordinary_tuples_are_not_warned_of(kind: str, environment: StreamExecutionEnvironment) -> None:
     """Tuples with other texts, lengths or types are ordinary, and so are those with the text of no side output that is
     read, and records of a tag itself.
     """
     records = [("early", 1), ("late",), ("late", 1, 2), (b"late", 1), (1, "late"), (None, 1)]
 
-    warnings, found = warnings_of(env, kind, records, LATE)
+    warnings, found = warnings_of(environment, kind, records, LATE)
 
     assert (warnings, len(set(found))) == ([], len(records))
-    warnings, found = warnings_of(env, kind, [("late", 1)])
+    warnings, found = warnings_of(environment, kind, [("late", 1)])
     assert (warnings, set(found)) == ([], {("late", 1)})
 
 
-def test_a_tag_is_emitted_beside_texts_without_a_warning(env: StreamExecutionEnvironment) -> None:
+def test_a_tag_is_emitted_beside_texts_without_a_warning(environment: StreamExecutionEnvironment) -> None:
     class Tags(ProcessFunction):
         def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
             yield LATE, value
             yield "on time", value
 
-    stream = env.from_collection([1]).process(Tags())
+    stream = environment.from_collection([1]).process(Tags())
     with capture_logs() as logs:
-        found = collected(stream.union(stream.get_side_output(LATE)))
+        found = ran(stream.union(stream.get_side_output(LATE)))
 
     assert sorted(found, key=str) == [("on time", 1), 1]
     assert [line for line in logs if line["event"].startswith(WARNING)] == []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.client.remote import JobManagerApi, RemoteTarget
+from flowlet.client.remote import JobManagerApi
 from flowlet.rpc.secret import load_or_create_secret
-from tests.flowlet.client.programs import REPOSITORY, running
+from tests.flowlet.client.programs import REPOSITORY, job_manager, running
 from tests.waiting import PATIENCE_S, spin_until
 
 ENGINE = str(REPOSITORY / "flowlet") + os.sep
@@ -32,11 +32,11 @@ _ENDS = {
 }
 
 
-def errors_of(folder: Path, text: str, *arguments: str) -> list[str]:
+def errors_of(folder: Path, text: str, *arguments: str, **variables: str) -> list[str]:
     """Run a program from a file; the lines that it leaves on standard error."""
     file = folder / "program.py"
     file.write_text(text)
-    with running(str(file), *arguments) as program:
+    with running(str(file), *arguments, environment=variables) as program:
         code, _, errors = program.end()
     assert code == 1
     return errors
@@ -154,24 +154,20 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_a_cluster_that_is_lost_is_one_line(tmp_path: Path) -> None:
     """The cluster may be lost while the job waits for slots or runs: no line of the program is wrong."""
-    secret_file = tmp_path / "secret"
-    with running(
-        "-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error"
-    ) as job_manager:
-        assert job_manager.process.stdout is not None
-        port = int(job_manager.process.stdout.readline().rpartition(":")[2])
-        (tmp_path / "program.py").write_text(_FAILING + _ENDS["execute"])
-        environment = {"FLOWLET_SECRET_FILE": str(secret_file), "FLOWLET_JOBMANAGER": f"127.0.0.1:{port}"}
-        client = RemoteTarget("127.0.0.1", port, secret_file).open(1)
-        with running(str(tmp_path / "program.py"), "1", environment=environment) as program:
-            spin_until(lambda: client.call(JobManagerApi.list_jobs))
-            job_manager.process.kill()
-            code, _, errors = program.end()
-        client.close()
+    (tmp_path / "program.py").write_text(_FAILING + _ENDS["execute"])
+    with (
+        job_manager(tmp_path) as (manager, client, environment),
+        running(str(tmp_path / "program.py"), "1", environment=environment) as program,
+    ):
+        spin_until(lambda: client.call(JobManagerApi.list_jobs))
+        manager.process.kill()
+        code, _, errors = program.end()
 
     assert code == 1
     assert len(errors) == 1
-    assert errors[0].startswith(f"flowlet.rpc.requests.RpcConnectError: JobManager 127.0.0.1:{port}: ")
+    assert errors[0].startswith(
+        f"flowlet.rpc.requests.RpcConnectError: JobManager {environment['FLOWLET_JOBMANAGER']}: "
+    )
 
 
 def test_an_object_that_refuses_to_be_sent_shows_its_own_lines_first(tmp_path: Path) -> None:
@@ -213,37 +209,21 @@ def test_a_gate_without_a_jobmanager_is_one_line(address: str, reason: str, tmp_
     """A gate without a JobManager is reported without the errors of libraries and without frames of ours."""
     secret_file = tmp_path / "secret"
     load_or_create_secret(secret_file)
-    (tmp_path / "program.py").write_text(_OPENING.format(address))
 
-    with running(str(tmp_path / "program.py"), environment={"FLOWLET_SECRET_FILE": str(secret_file)}) as program:
-        code, _, errors = program.end()
+    errors = errors_of(tmp_path, _OPENING.format(address), FLOWLET_SECRET_FILE=str(secret_file))
 
-    assert code == 1
     assert errors == [f"flowlet.ingest.description.GateUnreachableError: gate 'clicks': JobManager {address}: {reason}"]
 
 
 @pytest.mark.slow
-def test_all_frames_are_shown_on_request(tmp_path: Path) -> None:
+def test_frames_of_ours_are_shown_on_request_alone(tmp_path: Path) -> None:
     """A developer of flowlet itself needs them."""
-    (tmp_path / "program.py").write_text(_BUILDING + "stream.map(3)\n")
+    quiet = errors_of(tmp_path, _BUILDING + "stream.map(3)\n")
+    full = errors_of(tmp_path, _BUILDING + "stream.map(3)\n", FLOWLET_TRACEBACK="full")
 
-    with running(str(tmp_path / "program.py"), environment={"FLOWLET_TRACEBACK": "full"}) as program:
-        code, _, errors = program.end()
-
-    assert code == 1
-    assert any(file.startswith(ENGINE) for file in frames(errors))
-
-
-@pytest.mark.slow
-def test_a_mistake_in_a_program_shows_no_frame_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(_BUILDING + "stream.map(3)\n")
-
-    with running(str(tmp_path / "program.py")) as program:
-        code, _, errors = program.end()
-
-    assert code == 1
-    assert frames(errors) == [str(tmp_path / "program.py")]
-    assert errors[-1] == "flowlet.errors.JobGraphError: map() needs a callable or a MapFunction, got 3 of type int"
+    assert frames(quiet) == [str(tmp_path / "program.py")]
+    assert quiet[-1] == "flowlet.errors.JobGraphError: map() needs a callable or a MapFunction, got 3 of type int"
+    assert any(file.startswith(ENGINE) for file in frames(full))
 
 
 @pytest.mark.slow

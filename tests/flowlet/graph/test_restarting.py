@@ -6,21 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_events import Deploy, ReleaseSlots, RequestSlots, RestartAfter, SendMessage
+from flowlet.graph.execution_events import ReleaseSlots, RequestSlots, RestartAfter
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS, ExecutionGraph
-from flowlet.messages.control_messages import CancelTask, FailureInfo
+from flowlet.messages.control_messages import FailureInfo
 from tests.flowlet.graph.events import (
     CancelRequested,
     Event,
     GlobalFailure,
     SchedulingFailed,
-    TaskManagerLost,
     failure,
     handle,
     orders,
     statuses,
 )
-from tests.flowlet.graph.restarts import DELAY_MS, S, attempt, due, graph_of, reported, slots, world_after
+from tests.flowlet.graph.restarts import DELAY_MS, S, due, graph_of, reported, slots, world_after
 
 
 def graph_after(*events: Event, attempts: int = 1) -> ExecutionGraph:
@@ -40,14 +39,6 @@ PHASES = {"ending": ENDING, "delayed": DELAYED, "waiting": WAITING}
 
 
 class TestOneRestart:
-    def test_the_others_are_cancelled_first(self) -> None:
-        graph = graph_after(*RUNNING)
-
-        effects = handle(graph, reported("a", S.FAILED), 200)
-
-        assert statuses(effects) == [JobStatus.RESTARTING]
-        assert orders(effects) == [SendMessage("tm-2", CancelTask(attempt("b")))]
-
     def test_the_slots_are_given_back_when_the_last_task_has_ended_and_the_delay_counts_from_the_failure(self) -> None:
         graph = graph_after(*RUNNING)
         handle(graph, reported("a", S.FAILED), 200)
@@ -84,38 +75,6 @@ class TestOneRestart:
         assert effects == [RequestSlots()]
         assert (graph.status, graph.attempt_number) == (JobStatus.RESTARTING, 1)
         assert {execution.state for execution in graph.executions.values()} == {S.CREATED}
-
-    def test_finished_tasks_are_deployed_again_too(self) -> None:
-        graph = graph_after(*RUNNING, reported("b", S.FINISHED), reported("a", S.FAILED), due("ab"))
-
-        effects = handle(graph, slots("ab", 1), 900)
-
-        assert orders(effects) == [Deploy(attempt("a", 1), "tm-1"), Deploy(attempt("b", 1), "tm-2")]
-        assert statuses(effects) == [JobStatus.RUNNING]
-
-    def test_the_second_run_finishes_the_job(self) -> None:
-        graph = graph_after(*AGAIN, reported("a", S.FINISHED, 1))
-
-        effects = handle(graph, reported("b", S.FINISHED, 1), 900)
-
-        assert statuses(effects) == [JobStatus.FINISHED]
-        assert orders(effects) == [ReleaseSlots()]
-
-    def test_without_attempts_left_it_fails(self) -> None:
-        graph = graph_after(*AGAIN)
-        cause = failure(message="second")
-
-        effects = handle(graph, reported("a", S.FAILED, 1, cause), 900)
-
-        assert statuses(effects) == [JobStatus.FAILING]
-        assert graph.failure is cause
-
-    def test_a_lost_task_manager_is_a_failure_like_others(self) -> None:
-        graph = graph_after(*RUNNING)
-
-        effects = handle(graph, TaskManagerLost("tm-1", failure("TaskManagerLost")), 200)
-
-        assert statuses(effects) == [JobStatus.RESTARTING]
 
     def test_reports_of_the_run_before_are_ignored_and_counted(self) -> None:
         graph = graph_after(*AGAIN)

@@ -2,7 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -41,6 +43,11 @@ class InMemoryParts(PartStore):
 async def run_at_once(function: Callable[[], T], name: str) -> T:
     assert name == THREAD_NAME
     return function()
+
+
+def made_keeper(max_bytes: int = 100, of_jobs: Sequence[ShippedFiles] = ()) -> tuple[InMemoryParts, FileKeeper]:
+    parts = InMemoryParts()
+    return parts, FileKeeper(parts, run_at_once, lambda: list(of_jobs), max_bytes)
 
 
 def digest_of(content: bytes) -> bytes:
@@ -98,8 +105,7 @@ A, B, C = (letter * 10 for letter in (b"a", b"b", b"c"))
 
 
 async def test_a_part_is_kept_once_and_missing_ones_are_named() -> None:
-    parts = InMemoryParts()
-    keeper = FileKeeper(parts, run_at_once, list, 100)
+    parts, keeper = made_keeper()
 
     assert await keeper.missing([digest_of(A), digest_of(B)]) == [digest_of(A), digest_of(B)]
     await keeper.put(digest_of(A), A)
@@ -112,15 +118,14 @@ async def test_a_part_is_kept_once_and_missing_ones_are_named() -> None:
 
 
 async def test_what_lay_there_before_is_known() -> None:
-    parts = InMemoryParts()
+    parts, keeper = made_keeper()
     parts.contents[digest_of(A)] = A
 
-    assert await FileKeeper(parts, run_at_once, list, 100).missing([digest_of(A)]) == []
+    assert await keeper.missing([digest_of(A)]) == []
 
 
 async def test_the_part_that_was_asked_for_longest_ago_makes_room() -> None:
-    parts = InMemoryParts()
-    keeper = FileKeeper(parts, run_at_once, list, 25)
+    parts, keeper = made_keeper(25)
     await keeper.put(digest_of(A), A)
     await keeper.put(digest_of(B), B)
     await keeper.missing([digest_of(A)])
@@ -131,8 +136,7 @@ async def test_the_part_that_was_asked_for_longest_ago_makes_room() -> None:
 
 
 async def test_parts_of_running_jobs_stay_and_leave_no_room() -> None:
-    parts = InMemoryParts()
-    keeper = FileKeeper(parts, run_at_once, lambda: [file_of(A)], 15)
+    parts, keeper = made_keeper(15, [file_of(A)])
     await keeper.put(digest_of(A), A)
 
     with pytest.raises(FilesFullError, match="which is the limit of the JobManager"):
@@ -141,7 +145,7 @@ async def test_parts_of_running_jobs_stay_and_leave_no_room() -> None:
 
 
 async def test_a_job_whose_parts_are_missing_is_refused() -> None:
-    keeper = FileKeeper(InMemoryParts(), run_at_once, list, 100)
+    _, keeper = made_keeper()
 
     await keeper.check(ShippedFiles())
     with pytest.raises(JobGraphError, match="1 parts of the job's files are not at the JobManager"):
@@ -149,8 +153,7 @@ async def test_a_job_whose_parts_are_missing_is_refused() -> None:
 
 
 async def test_a_part_that_is_lost_on_disk_is_shipped_again_with_the_next_job() -> None:
-    parts = InMemoryParts()
-    keeper = FileKeeper(parts, run_at_once, list, 100)
+    parts, keeper = made_keeper()
     await keeper.put(digest_of(A), A)
     parts.error = PartLostError("it has changed")
 
@@ -164,8 +167,7 @@ async def test_a_part_that_is_lost_on_disk_is_shipped_again_with_the_next_job() 
 
 
 async def test_a_part_that_cannot_be_read_now_is_not_lost() -> None:
-    parts = InMemoryParts()
-    keeper = FileKeeper(parts, run_at_once, list, 100)
+    parts, keeper = made_keeper()
     await keeper.put(digest_of(A), A)
     parts.error = StorageError("too many open files")
 
@@ -234,3 +236,56 @@ async def test_a_part_whose_client_left_meanwhile_counts() -> None:
 
     assert list(parts.contents.values()) == [B]
     assert await keeper.missing([digest_of(A), digest_of(B)]) == [digest_of(A)]
+
+
+# -------------------------------------------------------------------- parts on disk
+
+
+CONTENT = b"content"
+DIGEST = hashlib.sha256(CONTENT).digest()
+
+
+def opened(folder: Path) -> PartStore:
+    store = PartStore(lambda: folder)
+    store.sizes()
+    return store
+
+
+def test_a_part_is_there_until_it_is_removed_also_for_another_process(tmp_path: Path) -> None:
+    opened(tmp_path / "parts").put(DIGEST, CONTENT)
+
+    store = PartStore(lambda: tmp_path / "parts")
+    assert store.sizes() == {DIGEST: 7}
+    assert store.read(DIGEST) == CONTENT
+    store.remove(DIGEST)
+    store.remove(DIGEST)
+    assert store.sizes() == {}
+
+
+def test_sizes_are_in_the_order_of_writing_and_what_was_cut_off_is_removed(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    others = [hashlib.sha256(bytes([number])).digest() for number in range(3)]
+    for position, digest in enumerate(others):
+        store.put(digest, bytes([position]))
+        os.utime(tmp_path / digest.hex(), ns=(position, position))
+    (tmp_path / f"{DIGEST.hex()}.1234").write_bytes(b"half")
+
+    assert list(store.sizes()) == others
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_a_part_that_is_gone_or_has_changed_is_an_error(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+
+    with pytest.raises(PartLostError, match="is gone; submit the job again"):
+        store.read(DIGEST)
+    (tmp_path / DIGEST.hex()).write_bytes(b"other")
+    with pytest.raises(PartLostError, match="has changed; submit the job again"):
+        store.read(DIGEST)
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match="cannot be read"):
+        opened(tmp_path / "file")

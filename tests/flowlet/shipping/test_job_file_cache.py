@@ -1,10 +1,11 @@
 """The files of jobs as their tasks find them."""
 
 import hashlib
+import io
 import shutil
 import threading
 import zipfile
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,39 +18,48 @@ from flowlet.shipping.job_file_cache import FileTransferError, JobFileCache, Job
 
 
 class Sender:
-    """Parts in memory; counts its fetches."""
+    """A cache, and the parts of a job in memory; counts its fetches."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: JobFileCache) -> None:
+        self.cache = cache
         self.parts: dict[bytes, bytes] = {}
         self.fetched: list[bytes] = []
-        self.delivery = (self._fetch, lambda: None)
 
     def file(self, name: str, content: bytes, *, is_folder: bool = False) -> ShippedFile:
         digest = hashlib.sha256(content).digest()
         self.parts[digest] = content
         return ShippedFile(name, len(content), [digest], is_folder)
 
-    def _fetch(self, digest: bytes) -> bytes:
+    def fetch(self, digest: bytes) -> bytes:
         self.fetched.append(digest)
         return self.parts[digest]
 
+    def in_use(self, files: ShippedFiles, job: str = "job") -> AbstractContextManager[JobPaths]:
+        return self.cache.in_use(files, job, self.fetch, lambda: None)
+
+
+class CancelledError(Exception):
+    pass
+
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFileCache:
+def sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sender:
     """Make a cache whose files go with the test's folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return JobFileCache()
+    return Sender(JobFileCache())
 
 
-def archive_of(folder: Path, name: str, content: str) -> bytes:
-    with zipfile.ZipFile(folder / "made.zip", "w") as archive:
-        archive.writestr(name, content)
-    return (folder / "made.zip").read_bytes()
+def archive_of(*files: tuple[str, str]) -> bytes:
+    """Return an archive of files, each a name and its content."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return made.getvalue()
 
 
-def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFileCache, tmp_path: Path) -> None:
-    sender = Sender()
-    folder = archive_of(tmp_path, "package/__init__.py", "")
+def test_modules_lie_in_folders_of_the_import_path_in_their_order(sender: Sender, tmp_path: Path) -> None:
+    folder = archive_of(("package/__init__.py", ""))
     files = ShippedFiles(
         python_files=[
             sender.file("helper.py", b"x = 1"),
@@ -58,7 +68,7 @@ def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFile
         ]
     )
 
-    with cache.in_use(files, "job", *sender.delivery) as paths:
+    with sender.in_use(files) as paths:
         helper, lib, wheel = paths.import_path
         assert (helper / "helper.py").read_text() == "x = 1"
         assert (lib / "package" / "__init__.py").exists()
@@ -67,28 +77,26 @@ def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFile
     assert len(sender.fetched) == 2, "the same content is fetched once"
 
 
-def test_the_next_task_finds_what_is_there_and_a_changed_file_has_another_folder(cache: JobFileCache) -> None:
-    sender = Sender()
+def test_the_next_task_finds_what_is_there_and_a_changed_file_has_another_folder(sender: Sender) -> None:
 
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", *sender.delivery) as paths:
+    with sender.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")])) as paths:
         first = paths.import_path
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "other", *sender.delivery) as paths:
+    with sender.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "other") as paths:
         assert paths.import_path == first
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 2")]), "other", *sender.delivery) as paths:
+    with sender.in_use(ShippedFiles([sender.file("helper.py", b"x = 2")]), "other") as paths:
         assert paths.import_path != first
 
     assert len(sender.fetched) == 2
 
 
 def test_archives_lie_in_the_working_directory_which_belongs_to_its_job_and_goes_with_its_last_task(
-    cache: JobFileCache, tmp_path: Path
+    sender: Sender, tmp_path: Path
 ) -> None:
-    sender = Sender()
-    data = sender.file("data.zip", archive_of(tmp_path, "a.txt", "one"))
+    data = sender.file("data.zip", archive_of(("a.txt", "one")))
     files = ShippedFiles(archives=[ShippedArchive(data, "data.zip"), ShippedArchive(data, "deep/er")])
 
-    with cache.in_use(files, "job", *sender.delivery) as one, cache.in_use(files, "other", *sender.delivery) as other:
-        with cache.in_use(files, "job", *sender.delivery) as again:
+    with sender.in_use(files) as one, sender.in_use(files, "other") as other:
+        with sender.in_use(files) as again:
             assert again.working_directory == one.working_directory != other.working_directory
         assert one.working_directory is not None
         assert (one.working_directory / "data.zip" / "a.txt").read_text() == "one"
@@ -97,22 +105,18 @@ def test_archives_lie_in_the_working_directory_which_belongs_to_its_job_and_goes
     assert not one.working_directory.exists()
 
 
-def test_two_archives_for_one_folder_are_refused(cache: JobFileCache, tmp_path: Path) -> None:
-    sender = Sender()
-    data = sender.file("data.zip", archive_of(tmp_path, "a.txt", "one"))
+def test_two_archives_for_one_folder_are_refused(sender: Sender, tmp_path: Path) -> None:
+    data = sender.file("data.zip", archive_of(("a.txt", "one")))
 
     with (
         pytest.raises(FlowletError, match="two archives of the job have the folder 'data'"),
-        cache.in_use(
-            ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")]), "job", *sender.delivery
-        ),
+        sender.in_use(ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")])),
     ):
         pass
 
 
-def test_cached_files_are_found_by_name(cache: JobFileCache, tmp_path: Path) -> None:
-    sender = Sender()
-    folder = sender.file("folder", archive_of(tmp_path, "a.txt", "one"), is_folder=True)
+def test_cached_files_are_found_by_name(sender: Sender, tmp_path: Path) -> None:
+    folder = sender.file("folder", archive_of(("a.txt", "one")), is_folder=True)
     files = ShippedFiles(
         cached=[
             CachedFile("model", sender.file("model.bin", b"m")),
@@ -120,59 +124,52 @@ def test_cached_files_are_found_by_name(cache: JobFileCache, tmp_path: Path) -> 
         ]
     )
 
-    with cache.in_use(files, "job", *sender.delivery) as paths:
+    with sender.in_use(files) as paths:
         assert paths.cached["model"].read_bytes() == b"m"
         assert paths.cached["model"].name == "model.bin"
         assert paths.cached["tool"].stat().st_mode & 0o777 == 0o500
         assert paths.cached["model"].stat().st_mode & 0o777 == 0o400
-    with cache.in_use(ShippedFiles(cached=[CachedFile("all", folder)]), "job", *sender.delivery) as paths:
+    with sender.in_use(ShippedFiles(cached=[CachedFile("all", folder)])) as paths:
         assert (paths.cached["all"] / "a.txt").read_text() == "one"
         assert (paths.cached["all"] / "a.txt").stat().st_mode & 0o777 == 0o400
 
 
-def test_a_part_that_was_changed_on_its_way_is_refused_and_fetched_again_by_the_next_task(cache: JobFileCache) -> None:
-    sender = Sender()
+def test_a_part_that_was_changed_on_its_way_is_refused_and_fetched_again_by_the_next_task(sender: Sender) -> None:
     file = sender.file("helper.py", b"x = 1")
     sender.parts[file.parts[0]] = b"x = 2"
 
-    with pytest.raises(
-        FileTransferError, match=r"file 'helper.py' of the job did not arrive as it was sent: part 0 differs"
-    ):
-        cache.in_use(ShippedFiles([file]), "job", *sender.delivery).__enter__()
+    reason = "file 'helper.py' of the job did not arrive as it was sent: part 0 differs"
+    with pytest.raises(FileTransferError, match=reason):
+        sender.in_use(ShippedFiles([file])).__enter__()
 
     sender.parts[file.parts[0]] = b"x = 1"
-    with cache.in_use(ShippedFiles([file]), "job", *sender.delivery) as paths:
+    with sender.in_use(ShippedFiles([file])) as paths:
         assert (paths.import_path[0] / "helper.py").read_text() == "x = 1"
 
 
-def test_a_hostile_archive_leaves_nothing_and_fails_each_task(cache: JobFileCache, tmp_path: Path) -> None:
-    sender = Sender()
-    files = ShippedFiles([sender.file("lib.zip", archive_of(tmp_path, "../../out.py", ""))])
+def test_a_hostile_archive_leaves_nothing_and_fails_each_task(sender: Sender, tmp_path: Path) -> None:
+    files = ShippedFiles([sender.file("lib.zip", archive_of(("../../out.py", "")))])
 
     for _ in range(2):
         with pytest.raises(UnpackError, match="leads out of the folder"):
-            cache.in_use(files, "job", *sender.delivery).__enter__()
+            sender.in_use(files).__enter__()
     assert not list(tmp_path.rglob("out.py"))
 
 
 def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_one_does_not(
-    cache: JobFileCache,
+    sender: Sender,
 ) -> None:
-    sender = Sender()
     files = ShippedFiles([sender.file("helper.py", b"x = 1")])
     fetching, go_on = threading.Event(), threading.Event()
 
     def slow(digest: bytes) -> bytes:
         fetching.set()
         go_on.wait(30)
-        return sender.delivery[0](digest)
+        return sender.fetch(digest)
 
     def first() -> None:
-        with cache.in_use(files, "job", slow, lambda: None):
+        with sender.cache.in_use(files, "job", slow, lambda: None):
             pass
-
-    class CancelledError(Exception):
-        pass
 
     def cancelled() -> None:
         raise CancelledError
@@ -181,9 +178,9 @@ def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_o
     thread.start()
     fetching.wait(30)
     with pytest.raises(CancelledError):
-        cache.in_use(files, "job", sender.delivery[0], cancelled).__enter__()
+        sender.cache.in_use(files, "job", sender.fetch, cancelled).__enter__()
     go_on.set()
-    with cache.in_use(files, "job", *sender.delivery):
+    with sender.in_use(files):
         pass
     thread.join(30)
 
@@ -191,13 +188,10 @@ def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_o
 
 
 def test_what_is_made_while_the_same_is_removed_is_another_folder(
-    cache: JobFileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of the job starts again while the last task of another part ends."""
-    sender = Sender()
-    files = ShippedFiles(
-        archives=[ShippedArchive(sender.file("data.zip", archive_of(tmp_path, "a.txt", "one")), "data")]
-    )
+    files = ShippedFiles(archives=[ShippedArchive(sender.file("data.zip", archive_of(("a.txt", "one"))), "data")])
     remove = shutil.rmtree
     with ExitStack() as later:
         entered: list[JobPaths] = []
@@ -205,11 +199,11 @@ def test_what_is_made_while_the_same_is_removed_is_another_folder(
         def enter_before(path: Path, **options: Any) -> None:
             if not entered:
                 entered.append(JobPaths())
-                entered[0] = later.enter_context(cache.in_use(files, "job", *sender.delivery))
+                entered[0] = later.enter_context(sender.in_use(files))
             remove(path, **options)
 
         monkeypatch.setattr(shutil, "rmtree", enter_before)
-        with cache.in_use(files, "job", *sender.delivery) as before:
+        with sender.in_use(files) as before:
             pass
 
         assert entered[0].working_directory is not None
@@ -218,45 +212,34 @@ def test_what_is_made_while_the_same_is_removed_is_another_folder(
         assert not before.working_directory.exists()
 
 
-def test_nothing_stays_of_what_could_not_be_made(cache: JobFileCache, tmp_path: Path) -> None:
-    sender = Sender()
-    with zipfile.ZipFile(tmp_path / "made.zip", "w") as archive:
-        archive.writestr("first.txt", "a" * 1000)
-        archive.writestr("../out.txt", "")
-    files = ShippedFiles([sender.file("lib.zip", (tmp_path / "made.zip").read_bytes())])
+def test_nothing_stays_of_what_could_not_be_made(sender: Sender, tmp_path: Path) -> None:
+    content = archive_of(("first.txt", "a" * 1000), ("../out.txt", ""))
+    files = ShippedFiles([sender.file("lib.zip", content)])
 
     with pytest.raises(UnpackError):
-        cache.in_use(files, "job", *sender.delivery).__enter__()
+        sender.in_use(files).__enter__()
 
     assert not [*tmp_path.rglob("first.txt"), *tmp_path.rglob("*.unfinished")]
 
 
-def test_a_cancelled_task_unpacks_no_further(cache: JobFileCache, tmp_path: Path) -> None:
-    class CancelledError(Exception):
-        pass
-
+def test_a_cancelled_task_unpacks_no_further(sender: Sender, tmp_path: Path) -> None:
     def cancelled() -> None:
         if any(tmp_path.rglob("first.txt")):
             raise CancelledError
 
-    sender = Sender()
-    with zipfile.ZipFile(tmp_path / "made.zip", "w") as archive:
-        archive.writestr("first.txt", "")
-        archive.writestr("second.txt", "")
-    file = sender.file("lib.zip", (tmp_path / "made.zip").read_bytes())
+    file = sender.file("lib.zip", archive_of(("first.txt", ""), ("second.txt", "")))
 
     for files in (ShippedFiles([file]), ShippedFiles(archives=[ShippedArchive(file, "data")])):
         with pytest.raises(CancelledError):
-            cache.in_use(files, "job", sender.delivery[0], cancelled).__enter__()
+            sender.cache.in_use(files, "job", sender.fetch, cancelled).__enter__()
 
 
-def test_everything_goes_when_the_cache_is_closed(cache: JobFileCache, tmp_path: Path) -> None:
-    sender = Sender()
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", *sender.delivery):
+def test_everything_goes_when_the_cache_is_closed(sender: Sender, tmp_path: Path) -> None:
+    with sender.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")])):
         pass
 
-    cache.close()
-    cache.close()
+    sender.cache.close()
+    sender.cache.close()
 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -266,37 +249,26 @@ def left_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if not path.name.startswith("flowlet-")]
 
 
-def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(
-    cache: JobFileCache, tmp_path: Path
-) -> None:
+def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(sender: Sender, tmp_path: Path) -> None:
     """A task may get as far as here while its TaskManager stops, and its files would not be removed."""
-    sender = Sender()
     files = ShippedFiles([sender.file("helper.py", b"x = 1")])
-    cache.close()
+    sender.cache.close()
 
-    with (
-        pytest.raises(
-            FlowletError, match="the directory for files was removed: its process, or its cluster, is ending"
-        ),
-        ExitStack() as stack,
-    ):
-        stack.enter_context(cache.in_use(files, "job", *sender.delivery))
+    reason = "the directory for files was removed: its process, or its cluster, is ending"
+    with pytest.raises(FlowletError, match=reason):
+        sender.in_use(files).__enter__()
     assert left_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_files_that_are_being_made_at_the_end_leave_nothing(
-    cache: JobFileCache, tmp_path: Path, is_folder: bool
-) -> None:
-    sender = Sender()
-    content = archive_of(tmp_path, "a.py", "x = 1") if is_folder else b"x = 1"
-    (tmp_path / "made.zip").unlink(missing_ok=True)
+def test_files_that_are_being_made_at_the_end_leave_nothing(sender: Sender, tmp_path: Path, is_folder: bool) -> None:
+    content = archive_of(("a.py", "x = 1")) if is_folder else b"x = 1"
     files = ShippedFiles([sender.file("helper", content, is_folder=is_folder)])
 
     def fetch(digest: bytes) -> bytes:
-        cache.close()
+        sender.cache.close()
         return sender.parts[digest]
 
-    with pytest.raises((FlowletError, OSError)), cache.in_use(files, "job", fetch, lambda: None):
+    with pytest.raises((FlowletError, OSError)), sender.cache.in_use(files, "job", fetch, lambda: None):
         pass
     assert left_in(tmp_path) == []

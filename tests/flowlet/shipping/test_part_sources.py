@@ -118,9 +118,8 @@ def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a").write_bytes(bytes(600))
     (tmp_path / "b").write_bytes(b"b" * 1001)
 
-    with pytest.raises(
-        JobSubmissionError, match="the files of the job have 1200 bytes, the limit is 1000: put large data where"
-    ):
+    reason = "the files of the job have 1200 bytes, the limit is 1000: put large data where"
+    with pytest.raises(JobSubmissionError, match=reason):
         pack(DependencySettings(python_files=(str(tmp_path / "a"), str(tmp_path / "a")))).__enter__()
     with pytest.raises(JobSubmissionError, match="'b' has more than 1000 bytes"):
         pack(DependencySettings(python_files=(str(tmp_path / "b"),))).__enter__()
@@ -138,9 +137,8 @@ def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypa
     with pytest.raises(JobSubmissionError, match="'data' has more than 1000 bytes"):
         pack(settings).__enter__()
     os.truncate(folder / "a", 8 * 1024**3 + 1)  # a hole, which would be read for a minute
-    with pytest.raises(
-        JobSubmissionError, match="has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"
-    ):
+    reason = "has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"
+    with pytest.raises(JobSubmissionError, match=reason):
         pack(settings).__enter__()
 
 

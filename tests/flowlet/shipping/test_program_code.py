@@ -108,9 +108,8 @@ def test_an_installed_program_ships_nothing() -> None:
 def test_too_much_source_is_refused_with_the_largest_module(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     main = program({"small_of_test.py": "", "large_of_test.py": "#" * 100}, "small_of_test", "large_of_test")
     monkeypatch.setattr(bundle_maker, "MAX_MODULE_BYTES", 99)
-    with pytest.raises(
-        JobSubmissionError, match=r"100 bytes, the limit is 99 \(the largest is large_of_test with 100\): install"
-    ):
+    reason = r"100 bytes, the limit is 99 \(the largest is large_of_test with 100\): install"
+    with pytest.raises(JobSubmissionError, match=reason):
         modules_beside(main, is_users_file)
 
 

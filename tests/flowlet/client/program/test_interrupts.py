@@ -231,34 +231,21 @@ class _InProcess:
 # -------------------------------------------------------------------- the parts
 
 
-def test_a_signal_inside_the_block_is_delivered_after_it() -> None:
-    steps = []
-
-    def step() -> None:
-        with DeferredSignals():
-            signal.raise_signal(signal.SIGINT)
-            steps.append("whole")
-
-    with pytest.raises(KeyboardInterrupt):
-        step()
-
-    assert steps == ["whole"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_the_outermost_block_counts() -> None:
+def test_a_signal_inside_the_block_is_delivered_after_the_outermost_one() -> None:
     steps = []
 
     def step() -> None:
         with DeferredSignals():
             with DeferredSignals():
                 signal.raise_signal(signal.SIGINT)
+                steps.append("whole")
             steps.append("still whole")
 
     with pytest.raises(KeyboardInterrupt):
         step()
 
-    assert steps == ["still whole"]
+    assert steps == ["whole", "still whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_handlers_of_the_program_are_called_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
