@@ -28,6 +28,9 @@ class KeyedRecordingOutput(RecordingOutput):
         super().__init__()
         self.keys = keys
 
+    def collect(self, chunk: Chunk) -> None:
+        super().collect(chunk if self.keys is None else self.keys.keyed(chunk))
+
 
 class ChainHarness:
     """Operators in one chain, open, with an output behind some of them.
