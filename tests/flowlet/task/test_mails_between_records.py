@@ -36,7 +36,8 @@ from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.messages.control_messages import SplitsRequested
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator, KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import Source
@@ -890,11 +891,12 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
             fired.append(timestamp)
             tasks.clock.advance_ms(20)  # one timer per mail
             if len(fired) == 10:
-                assert isinstance(task, SourceStreamTask)
-                task._stop(mode)
+                stop(mode)
 
     head = SourceOperator(ScriptedSource(list(range(1_500)), Watermark(2_000), list(range(1_500))))  # type: ignore[arg-type]  # as it comes
     task = tasks.timed(network.environment("timers"), head, ProcessOperator(Timers(), lambda value: value))
+    assert isinstance(task, SourceStreamTask)
+    stop = task._stop
 
     run(task)
 
