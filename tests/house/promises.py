@@ -116,7 +116,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 # Mutants that only a forced interleaving of threads kills.
-RACES: Final[frozenset[str]] = frozenset()
+RACES: Final = frozenset({"records_pass_interrupted_timers"})
 
 
 def beyond_entries(test: ast.Module) -> set[str]:

@@ -188,7 +188,7 @@ CHECKPOINT_BUGS: Final = (
         "flowlet.checkpoint.task.task_checkpoints",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
-        "tests/flowlet/checkpoint/task/test_task_checkpoints.py::test_only_an_unaligned_checkpoint_has_priority_behind_us",
+        "tests/promises/checkpoint/test_barriers_behind_a_subtask.py::test_only_an_unaligned_checkpoint_has_priority_behind_us",
     ),
     Mutant(
         "a_barrier_is_announced_after_it_came",

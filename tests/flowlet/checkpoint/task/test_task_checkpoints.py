@@ -19,7 +19,6 @@ from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from flowlet.messages.control_messages import CheckpointDurations
 from flowlet.task.checkpoint_wiring import MailedCall
 from netstack.wire.events import (
-    Alignment,
     CancelCheckpointMarker,
     CheckpointBarrier,
     CheckpointOptions,
@@ -55,28 +54,6 @@ def test_the_barrier_goes_out_before_the_snapshot_is_taken() -> None:
     assert state.operators == {"op": OperatorState("state")}
     assert metrics == CheckpointDurations(1, 2, 0, 4, 3)
     assert "[] under way" in repr(task.checkpoints)
-
-
-@pytest.mark.parametrize(
-    ("options", "barrier"),
-    [
-        (CheckpointOptions(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL), None),
-        (CheckpointOptions(SnapshotType.SAVEPOINT_TERMINATE, SavepointFormat.CANONICAL), None),
-        (CheckpointOptions(alignment=Alignment.FORCED_ALIGNED), unaligned(1)),
-    ],
-    ids=["savepoint", "savepoint that stops the job", "forced to be aligned on an edge"],
-)
-def test_only_an_unaligned_checkpoint_has_priority_behind_us(
-    options: CheckpointOptions, barrier: CheckpointBarrier | None
-) -> None:
-    """FLINK-18252: savepoints have none; what an edge forced to be aligned overtakes again behind us."""
-    task = CheckpointedTask()
-
-    task.take(CheckpointBarrier(1, 0, options))
-    task.run_pool()
-
-    assert task.log[1] == ("broadcast", barrier or CheckpointBarrier(1, 0, options), barrier is not None)
-    assert task.responder.acknowledged_ids == [1]
 
 
 def test_an_unaligned_checkpoint_waits_for_the_inputs() -> None:
