@@ -35,7 +35,8 @@ def named_wait(frame: FrameType | None) -> str | None:
     frame stands in none.
     """
     while frame is not None:
-        for line in (frame.f_lineno, frame.f_lineno - 1):
+        number = frame.f_lineno or 0  # None if the thread goes on just then
+        for line in (number, number - 1):
             found = _NAME.search(linecache.getline(frame.f_code.co_filename, line))
             if found is not None:
                 return found[1]

@@ -3,8 +3,8 @@
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -286,3 +286,10 @@ def test_a_task_without_a_free_buffer() -> None:
 
 def test_a_thread_that_works_stands_in_no_wait() -> None:
     assert named_wait(sys._getframe()) is None
+
+
+def test_a_thread_that_goes_on_while_it_is_looked_at_has_no_line() -> None:
+    """Its frame has none for a moment."""
+    frame = cast(FrameType, SimpleNamespace(f_lineno=None, f_code=named_wait.__code__, f_back=None))
+
+    assert named_wait(frame) is None
