@@ -36,8 +36,7 @@ from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.messages.control_messages import SplitsRequested
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
-from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator, KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import Source
