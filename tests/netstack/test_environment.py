@@ -13,10 +13,13 @@ from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import (
     ConfigError,
+    ConnectError,
+    ConnectionLostError,
     InsufficientNetworkBuffersError,
     LocalProtocolError,
     NetstackError,
     PartitionNotFoundError,
+    ProducerFailedError,
     ResourceClosedError,
 )
 from netstack.gate.gate_channels import BufferOrEvent
@@ -463,3 +466,9 @@ def test_a_loop_that_reads_looks_for_more_if_it_is_told_to(busy_poll_us: int) ->
             assert pollers == (None, None), "it costs nothing"
         end.join(PATIENCE_S)
         gate.close()
+
+
+def test_errors_of_the_stack_are_one_family() -> None:
+    """A caller may catch everything with one name."""
+    for error in (ConfigError, ConnectError, ConnectionLostError, PartitionNotFoundError, ProducerFailedError):
+        assert issubclass(error, NetstackError)

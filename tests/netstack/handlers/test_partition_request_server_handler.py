@@ -487,6 +487,7 @@ def test_hist_24738_every_message_in_every_state(
         return
     codes = {SILENT: [], STRANGER: [ErrorCode.UNKNOWN_RECEIVER], SENSELESS: [ErrorCode.PROTOCOL]}[expected]
     assert [(each.code, each.receiver, each.about) for each in answers] == [(code, None, ME) for code in codes]
+    assert expected != STRANGER or "of the unknown receiver" in answers[0].message
     fill(neighbour, 1)
     assert (2, 0) in server.data()
 

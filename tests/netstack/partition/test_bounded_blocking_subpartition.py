@@ -491,6 +491,7 @@ def test_flush_bounded_blocking_result_partition(tmp_path: Path) -> None:
     for index, expected in enumerate((4, 2)):
         view = it.view(index)
         assert [first_content(view) for _ in range(expected + 1)] == [record] * expected + [b"\0\0\0\0"]
+        assert view.next_buffer() is None
         view.release()
 
 

@@ -346,7 +346,7 @@ def test_a_late_view_is_told_once_what_is_queued(num_events: int, num_barriers: 
 
     view = present(subpartition.create_read_view(listener))
 
-    assert (listener.count, view.has_data(1)) == (told, has_data)
+    assert (listener.count, view.has_data(1), view.availability(False)) == (told, has_data, (has_data, 0))
     assert listener.priority_sequence_numbers == [0] * (num_barriers > 0)
     view.release()
 

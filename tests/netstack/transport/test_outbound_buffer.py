@@ -204,6 +204,15 @@ def can_begin_elsewhere(connection: Connection) -> bool:
     return found[0]
 
 
+def test_a_frame_that_the_kernel_takes_whole_leaves_the_loop_asleep(connection: Connection) -> None:
+    assert connection.writer.try_begin()
+    connection.writer.write(b"frame")
+    connection.writer.end()
+
+    assert connection.peer.recv(100) == b"frame"
+    assert (connection.num_flushes, connection.outbound.take_unflushed()) == (0, [])
+
+
 def test_a_refused_attempt_leaves_the_turn_free(connection: Connection) -> None:
     connection.is_open = False
 

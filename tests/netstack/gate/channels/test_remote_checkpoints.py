@@ -125,6 +125,7 @@ def test_only_the_first_priority_event_is_news(it: Fixture) -> None:
     found = present(it.channel.next_buffer())
 
     assert found.next_data_type is DataType.PRIORITIZED_EVENT_BUFFER
+    assert [found.sequence_number, *it.poll_numbers(1)] == [0, 1]
     assert isinstance(it.gate, RecordingGate)
     assert it.gate.priority == [0]
 

@@ -204,9 +204,12 @@ def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
     it.channel.on_buffer(second, 29, -1)
 
     for _ in range(2):
-        with pytest.raises(RemoteProtocolError, match="expected sequence number 1, but received 29"):
+        with pytest.raises(RemoteProtocolError, match="buffer reordering: expected sequence number 1, but received 29"):
             it.channel.next_buffer()
     assert it.client.orders == [("request", 0)], "a broken channel announces no credit"
+    assert (first.lease.count, second.lease.count) == (1, 0)
+    it.channel.release()
+    assert first.lease.count == 0
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
