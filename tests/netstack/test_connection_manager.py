@@ -251,7 +251,9 @@ async def test_close_says_that_it_was_us(consumer: Consumer, peer: Peer, address
     assert isinstance(await consumer.error_of(late), ResourceClosedError)
 
 
-async def test_close_while_connecting_ends_the_attempt(consumer: Consumer, peer: Peer, address: ConnectionID) -> None:
+async def test_close_while_connecting_ends_the_attempt(
+    consumer: Consumer, peer: Peer, server: NetworkServer, address: ConnectionID
+) -> None:
     """Waiting gates get the error, and the peer gets no request."""
     gate = consumer.gate(address)
     await asyncio.sleep(0)  # one turn: the request is at the manager, the attempt has not made its first step
@@ -260,6 +262,7 @@ async def test_close_while_connecting_ends_the_attempt(consumer: Consumer, peer:
 
     with pytest.raises(ResourceClosedError, match="before it was used"):
         gate.poll_next()
+    await server.close()  # after it nothing comes any more
     assert peer.received == []
 
 

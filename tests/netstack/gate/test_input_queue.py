@@ -39,6 +39,18 @@ def test_priority_events_of_several_channels(it: RemoteGate) -> None:
     assert kinds(found) == [(0, True, True, True), (1, True, True, True), (1, True, False, False)]
 
 
+def test_after_the_close_no_channel_stands_in_line(it: RemoteGate) -> None:
+    """Neither one with data nor one with a priority event."""
+    it.receive(0)
+    it.receive_priority(1)
+
+    it.gate.close()
+
+    it.gate.check_invariants()
+    assert not it.gate.channels[0].is_queued
+    assert not it.gate.channels[1].is_queued
+
+
 def test_a_late_priority_notification_is_outdated(it: RemoteGate) -> None:
     """A45, F22: it carries the number of an event that was polled already; a forced one counts, and finds nothing."""
     channel = it.gate.channels[0]
