@@ -11,7 +11,10 @@ from tests.flowlet.mailbox.boxes import Clock
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    """Provide a clock that does not begin at 0, as no clock of a machine does."""
+    clock = Clock()
+    clock.advance(1_000)
+    return clock
 
 
 @pytest.fixture

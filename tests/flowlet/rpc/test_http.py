@@ -303,11 +303,13 @@ class TestClocks:
     async def test_a_client_with_another_time_asks_again_with_the_servers(self, server: Echo, behind_ms: int) -> None:
         """The server's is not put back or forward with the machine's clock, so the two may differ by any time."""
         async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: NOW - behind_ms) as client:
-            await (await client.open_session()).close("the end")
             assert (await client.request("POST", "/echo", body=b"x")).body == b"x"
+            await (await client.open_session()).close("the end")
+        async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: NOW - behind_ms) as client:
+            await (await client.open_session()).close("the end")
 
-        assert server.reached == [SESSION_PATH, "/echo"]
-        assert server.protection.num_refused == 1
+        assert server.reached == ["/echo", SESSION_PATH, SESSION_PATH]
+        assert server.protection.num_refused == 2, "each client asks again once"
 
     @pytest.mark.parametrize("proof", [None, "0" * 64])
     async def test_the_time_of_a_stranger_is_not_believed(self, proof: str | None) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.checkpoint.task.barrier_orders import (
+    AbortCheckpoint,
     AlignmentTimedOut,
     BeginAlignment,
     CheckpointFailureReason,
@@ -27,7 +28,6 @@ from tests.flowlet.checkpoint.task.barriers import TIMEOUT_MS, Gate, aligned, ti
 
 SUBSUMED = CheckpointFailureReason.SUBSUMED
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER
-ENDED = CheckpointFailureReason.INPUT_END_OF_STREAM
 OVERTAKING = [BarrierMode.UNALIGNED, BarrierMode.ALTERNATING]
 
 
@@ -63,12 +63,12 @@ BEGUN = "1@0 -> begin 1; init 1; start 1; trigger 1 unaligned"
 @pytest.mark.parametrize("mode", OVERTAKING)
 def test_a_newer_unaligned_barrier_stops_the_older_checkpoint(mode: BarrierMode) -> None:
     """FLINK-17994, FLINK-18063: the inputs stop for the old id before they start for the new one."""
-    Gate(2, mode).tell(
-        BEGUN,
-        "2@1 -> stop 1; abort 1 SUBSUMED; begin 2; init 2; start 2; trigger 2 unaligned",
-        "1@1 ->",
-        make=unaligned,
-    )
+    newer = "2@1 -> stop 1; abort 1 SUBSUMED; begin 2; init 2; start 2; trigger 2 unaligned"
+    Gate(2, mode).tell(BEGUN, newer, "1@1 ->", make=unaligned)
+
+    gate = Gate(2, mode)
+    gate.play("1@0", unaligned)
+    assert AbortCheckpoint(1, SUBSUMED, "the barrier of checkpoint 2") in gate.barrier(1, unaligned(2))
 
 
 @pytest.mark.parametrize("mode", OVERTAKING)

@@ -280,6 +280,3 @@ def test_nothing_of_an_operator_is_left_out() -> None:
     found = decode_state(encode_state(SubtaskState({"a": whole})))
 
     assert found.operators == {"a": whole}
-
-
-# ---------------------------------------------------------------- the streams of pickles behave as files
