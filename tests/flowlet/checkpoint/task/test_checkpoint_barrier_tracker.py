@@ -91,6 +91,14 @@ def test_each_checkpoint_is_triggered_with_its_last_barrier_or_aborted_once(
     assert (gate.triggered, gate.aborted) == (triggered, [(each, CANCELLED) for each in cancelled])
 
 
+def test_a_cancelled_checkpoint_is_forgotten_when_every_channel_has_reported() -> None:
+    gate = tracker(3)
+
+    gate.play("1@0 cancel:2@0 1@1 cancel:2@1 1@2 cancel:2@2")
+
+    assert "[] pending" in repr(gate.machine)
+
+
 @pytest.mark.parametrize("after_finish", [True, False])
 def test_the_end_of_a_channel(after_finish: bool) -> None:
     """The end completes pending checkpoints, or by the older rule aborts them."""
