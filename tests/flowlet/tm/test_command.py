@@ -241,7 +241,6 @@ def test_a_task_that_does_not_let_go_is_named_and_left(start: Start, secret_file
     os.mkfifo(fifo)
 
     def hang_here(value: int) -> int:
-
         with open(fifo, "w", encoding="ascii") as out:
             out.write("here\n")
         time.sleep(3600)

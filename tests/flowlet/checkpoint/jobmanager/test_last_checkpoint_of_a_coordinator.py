@@ -89,8 +89,9 @@ def test_failing_last_ones_come_no_oftener_than_a_second_the_interval_or_the_pau
     coordinated = waiting(interval_ms=interval_ms, min_pause_ms=min_pause_ms)
 
     for number in range(1, 6):
+        declined = f"failed {number} TASK_NOT_READY; aborted {number} s t; discard {number}"
         coordinated.play(
-            f"decline {number} t TASK_NOT_READY -> {DECLINED.replace('1', str(number))}",
+            f"decline {number} t TASK_NOT_READY -> {declined}",
             f"at {number * pause_ms - 1} ->",
             f"at {number * pause_ms} -> trigger {number + 1} s",
         )

@@ -106,7 +106,7 @@ def test_restarts_and_other_jobs_from_one_checkpoint_write_its_rows_once(table: 
     harness.close()
 
     for _ in range(2):
-        opened(table.url, snapshot, attempt=is_committed).close()
+        opened(table.url, snapshot, attempt=int(is_committed)).close()
 
     assert found(table) == checksums(rows(0, 10))
 
