@@ -119,7 +119,7 @@ def test_a_child_that_is_killed_is_replaced_and_its_slots_are_back() -> None:
     stays, victim = cluster.pids()
 
     os.kill(victim, signal.SIGKILL)
-    spin_until(lambda: len(_registered_pids(cluster) - {victim}) == 2)
+    spin_until(lambda: len(pids := _registered_pids(cluster)) == 2 and victim not in pids)
     overview = cluster.call(JobManagerApi.overview)
     pids = cluster.pids()
     cluster.close()

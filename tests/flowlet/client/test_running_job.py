@@ -18,6 +18,7 @@ from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,
     endless_shuffle,
+    expected_counts,
     hold,
     reached,
     released,
@@ -153,6 +154,16 @@ def test_closing_twice_is_no_error_and_ends_what_can_be_asked(cluster: SharedClu
         job.status()
 
 
+def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: SharedCluster) -> None:
+    """The first one gives its slots and buffers back."""
+    for _ in range(2):
+        job_graph, edge_id = word_count()
+        job: RunningJob = cluster.execute(job_graph)
+
+        assert dict(job.collect(edge_id)) == expected_counts()
+        job.wait(PATIENCE_S)
+
+
 def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"), **failure: Any) -> dict[str, Any]:
     info = FailureInfo("E", "m", "", None, "t", 0, None, "tm-1", 0)
     full = {**msgspec.to_builtins(info), **failure} if failure else None
@@ -178,8 +189,10 @@ def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"
             id="a failure without a traceback",
         ),
         pytest.param(
-            document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="FlowletError"),
-            "job 'j' failed: task 't'\nFlowletError: cannot read x",
+            document(
+                "FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError"
+            ),
+            "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x",
             id="a source whose files the JobManager could not list",
         ),
         pytest.param(document("FAILED"), "job 'j' ended as FAILED", id="no reason"),

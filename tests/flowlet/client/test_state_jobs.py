@@ -91,6 +91,7 @@ def test_a_process_function_counts_by_key_and_tells_keys_of_different_types_apar
     environment: StreamExecutionEnvironment,
 ) -> None:
     """1, 1.0 and True, None and tuples are keys of their own."""
+    environment.set_parallelism(2)
     keys = ["a", 1, 1.0, True, None, (1, "x"), (True, "x"), "a", 1, True, None, (True, "x")]
 
     results = ran(environment.from_collection([(key, 0) for key in keys]).key_by(by_name).process(Count()))
@@ -102,6 +103,8 @@ def test_a_process_function_counts_by_key_and_tells_keys_of_different_types_apar
 
 
 def test_every_kind_of_state_is_of_the_key_of_the_timer_that_fires(environment: StreamExecutionEnvironment) -> None:
+    environment.set_parallelism(2)
+
     results = ran(
         environment.from_collection([("a", 1), ("b", 10), ("a", 2), ("a", 3)]).key_by(by_name).process(Everything())
     )
@@ -195,6 +198,7 @@ STEPS: dict[str, Callable[[ConnectedStreams], DataStream]] = {
 def test_both_inputs_of_a_function_see_one_state(
     environment: StreamExecutionEnvironment, step: Callable[[ConnectedStreams], DataStream]
 ) -> None:
+    environment.set_parallelism(2)
     first, second = (environment.from_collection(each) for each in ([("a", 1), ("b", 2)], [("a", 10), ("c", 5)]))
 
     results = ran(step(first.connect(second).key_by(by_name, by_name)))

@@ -337,9 +337,10 @@ def test_a_job_that_ends_otherwise_gives_everything_back_too(
 ) -> None:
     cluster.job.failure = failure
 
-    with pytest.raises(type(failure)):
+    with pytest.raises(type(failure)) as caught:
         program.execute()
 
+    assert caught.value is failure
     assert cluster.job.calls == calls
 
 

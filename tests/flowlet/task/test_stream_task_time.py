@@ -42,7 +42,9 @@ class Timers(KeyedProcessFunction):
 
 
 def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetwork, tasks: Tasks) -> None:
-    """A mail that can wait passes after the barrier; the watermark and "idle" come behind the rest of the timers."""
+    """FLINK-20217: a mail that can wait passes after the barrier; the watermark and "idle" come behind the rest of the
+    timers.
+    """
     partition, function, sink = network.partition(), Timers(), Recorder()
     environment = network.environment("timers", gates=[network.gate(partition)])
     # With a clock that stands still: timers that take long pause, too.
@@ -56,6 +58,7 @@ def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetw
     assert function.seen == [1, 2, "barrier", "mail", 3, 4]
     assert sink.values == [1, 2, 3, 4]
     assert sink.controls == [Watermark(10), IDLE]
+    assert sink.calls[-2:] == ["watermark", "status"], "consumers see all results in front of them"
     assert task.metrics().operators[1].current_input_watermark == 10
 
 
