@@ -227,10 +227,12 @@ def test_no_write_is_forgotten_by_racing_timers() -> None:
     thread = threading.Thread(target=fire)
     with tiny_switch_interval():
         thread.start()
-        for _ in range(20_000):
-            written += 1
-            flusher.arm()
-    is_over.set()
-    thread.join()
+        try:
+            for _ in range(20_000):
+                written += 1
+                flusher.arm()
+        finally:
+            is_over.set()
+            thread.join()
 
     assert flushed == written == 20_000
