@@ -1,4 +1,7 @@
-"""Promises of ``JobGraph``."""
+"""Promises of ``JobGraph`` and the partitioners of its edges.
+
+Source: Flink `StreamPartitionerTest`, `RescalePartitionerTest` (who meets whom), `VertexInputInfoComputationUtilsTest`.
+"""
 
 import pickle
 import re
