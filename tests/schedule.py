@@ -54,6 +54,7 @@ LONG: Final = (
     "tests/sim/test_sim.py",
     "tests/differential/test_differential.py",
     "tests/flowlet/operators/test_chunks_or_records.py",
+    "tests/flowlet/operators/test_keyed_operators_in_back_ends.py",
     "tests/flowlet/windows/test_keys_that_have_ended.py",
 )
 
