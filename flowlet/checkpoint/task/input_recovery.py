@@ -136,7 +136,10 @@ class InputRecovery:
             StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one
                 cannot stand in for.
         """
-        if not self._process_pending(should_stop) or should_stop():
+        # The last element that waited may have been a watermark whose timers a mail has interrupted: no record may pass
+        # them.  Asked only then: in a task without outputs ``should_stop`` stays true for long after a slow record.
+        has_pending = bool(self._waiting) or (self._processor is not None and bool(self._processor.slices))
+        if has_pending and (not self._process_pending(should_stop) or should_stop()):
             return True
         for _ in range(max_pieces):
             if not self._streams:

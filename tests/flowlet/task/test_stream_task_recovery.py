@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from flowlet.chain import record_slices
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
@@ -101,6 +102,21 @@ def test_a_task_without_room_for_output_waits(network: LocalNetwork, tasks: Task
         reader.read()
         step_until_idle(task)
     assert len(head.values) == 30
+
+
+def test_a_task_without_outputs_goes_on_after_a_slow_record(
+    network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a slow record a task looks at its outputs before the next one; without outputs nothing ends that."""
+    monkeypatch.setattr(record_slices, "SLOW_NS", 0)
+    head = Recorder()
+    task = recovering(network, head, [network.partition()], stream(0, *[Chunk([number]) for number in range(4)]))
+    tasks.restored(task)
+
+    for _ in range(10):
+        task.mailbox_processor.run_mailbox_step()
+
+    assert (head.values, task.state) == (list(range(4)), ExecutionState.RUNNING)
 
 
 def test_a_task_without_inputs_has_none(network: LocalNetwork, tasks: Tasks) -> None:
