@@ -354,7 +354,9 @@ def test_remote_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, 
 def test_runs_that_are_not_processed_are_in_flight(
     monkeypatch: pytest.MonkeyPatch, mode: BarrierMode, make: Barrier
 ) -> None:
-    """Several buffers are polled at once, seeds 0 to 11; the checkpoint finds those behind the first one."""
+    """Several buffers are polled at once, seeds 0 to 11, and more if none was: the checkpoint finds those behind the
+    first one.
+    """
     num_left: list[int] = []
     in_flight = InputProcessor.in_flight
 
@@ -368,6 +370,9 @@ def test_runs_that_are_not_processed_are_in_flight(
     monkeypatch.setattr(input_processor, "_has_next", lambda _gate: False)
     monkeypatch.setattr(StreamTask, "_should_stop", lambda _task: True)
 
-    play_all(partial(remote_rig, num_credits=NUM_CREDITS_OF_RUNS), mode, make, range(12))
+    for first in range(0, 120, 12):  # on a busy machine a loop's thread may bring one buffer at a time for long
+        play_all(partial(remote_rig, num_credits=NUM_CREDITS_OF_RUNS), mode, make, range(first, first + 12))
+        if any(num_left):
+            break
 
     assert any(num_left), "no checkpoint found the rest of a run: this shows nothing"
