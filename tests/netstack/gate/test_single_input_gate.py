@@ -13,6 +13,7 @@ from netstack.errors import ConnectionLostError, LocalProtocolError, RemoteProto
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.gate_channels import BufferOrEvent, EndOfDataStatus, GateStatistics
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.partition.result_partition import ResultPartition
 from netstack.testing.embedded_event_loop import ManualClock
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
@@ -493,3 +494,78 @@ def test_closing_ends_a_blocking_read(it: RemoteGate) -> None:
     thread.join(PATIENCE_S)
 
     assert (thread.is_alive(), errors) == (False, ["the input gate of reduce (1/2) was closed"])
+
+
+# ---------------------------------------------------------------- threads
+
+
+@pytest.mark.slow
+def test_a_task_that_sleeps_on_the_future_misses_nothing(tiny_switch_interval: None) -> None:
+    """Three producing threads, one task that parks while the gate is not available: all arrives, in order, to the
+    end.
+    """
+    it = requested_gate(0, 3)
+
+    def produce(partition: ResultPartition) -> None:
+        for number in range(300):
+            partition.emit_record(b"%04d" % number, 0)
+            if number % 3 == 0:
+                partition.flush_all()
+        partition.finish()
+
+    threads = [threading.Thread(target=produce, args=(partition,)) for partition in it.partitions]
+    for thread in threads:
+        thread.start()
+    got = [bytearray() for _ in it.partitions]
+    while not it.gate.is_finished:
+        found = it.gate.poll_next()
+        if found is None:
+            parked = threading.Event()
+            it.gate.available_future().add_done_callback(parked.set)
+            assert parked.wait(PATIENCE_S), f"never woken: {it.gate!r}"
+        elif found.buffer is not None:
+            got[found.channel_index].extend(found.buffer.view)
+            found.buffer.recycle()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert got == [b"".join(b"%04d" % number for number in range(300))] * 3
+
+
+@pytest.mark.slow
+def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> None:
+    """A canceler closes while the loop receives and the task polls: the task gets the error, all segments are home
+    (FLINK-18595).
+    """
+    for _ in range(60):
+        it = requested_gate(2, 1)
+        errors: list[Exception] = []
+
+        def receive(it: RemoteGate = it) -> None:
+            for turn in range(100):
+                index = turn % 2
+                it.channel(index).buffer_manager.take_unannounced()
+                if it.channel(index).buffer_manager.num_credits_available > 0:
+                    it.receive(index)
+
+        def poll(it: RemoteGate = it, errors: list[Exception] = errors) -> None:
+            try:
+                while True:
+                    found = it.gate.poll_next()
+                    if found is not None and found.buffer is not None:
+                        found.buffer.recycle()
+            except ResourceClosedError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=receive), threading.Thread(target=poll)]
+        for thread in threads:
+            thread.start()
+        it.partitions[0].emit_record(b"abc", 0)
+        it.partitions[0].flush_all()
+        it.gate.close()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+
+        assert not any(thread.is_alive() for thread in threads)
+        assert len(errors) == 1
+        it.close()
