@@ -6,7 +6,6 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +25,7 @@ from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle, word_count
 from tests.flowlet.client.programs import variables_of
+from tests.flowlet.task.local_network import Thread
 from tests.waiting import PATIENCE_S
 
 
@@ -156,13 +156,12 @@ def test_closing_ends_a_call_that_waits_on_another_thread(client: ClusterClient,
         waiting.set()
         await api.wait_terminal(job.job_id, None)
 
-    with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(client.call, wait_for_ever)
-        assert waiting.wait(PATIENCE_S)
-        client.close()
+    call = Thread(lambda: client.call(wait_for_ever), "call")
+    assert waiting.wait(PATIENCE_S)
+    client.close()
 
-        with pytest.raises(FlowletError, match=r"^the connection to the cluster was closed$"):
-            call.result(PATIENCE_S)
+    with pytest.raises(FlowletError, match=r"^the connection to the cluster was closed$"):
+        call.result()
 
 
 def test_a_closed_client_says_so(client: ClusterClient) -> None:
