@@ -12,7 +12,7 @@ import pytest
 from flowlet.rpc.requests import SESSION_PATH, Route, Router
 from flowlet.testing import MiniCluster
 from tests.frozen.frozen_list import FrozenList
-from tests.frozen.signed_get import signed_get
+from tests.frozen.signed_get import PAGE, signed_get
 
 
 def rest_paths() -> Iterator[str]:
@@ -51,3 +51,11 @@ REST_PATHS: Final = FrozenList(
 @pytest.mark.slow
 def test_the_paths_of_the_rest_interface_stay() -> None:
     REST_PATHS.check()
+
+
+def test_each_path_stands_on_the_page_for_users() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    paths = [each for each in REST_PATHS.read() if not each.startswith(("*", "HEAD"))]
+
+    assert paths
+    assert [each for each in paths if f"`{each}" not in page] == []
