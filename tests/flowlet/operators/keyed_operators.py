@@ -1,7 +1,8 @@
 """Every operator that keeps state by key: a small job for each, over one literal input.
 
 The clock shows 0 for the first part of the input, 9 for the second and 10 for the third: states that expire after 10 ms
-lose what the first part wrote, and keep what the second one wrote.
+lose what the first part wrote, and keep what the second one wrote.  For operators that go by the clock it goes on
+by itself at the end.
 
 Side:   any.
 Units:  milliseconds.
@@ -57,6 +58,7 @@ from flowlet.datastream.window import (
     Trigger,
     TriggerResult,
     TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
 )
 
 # Records of a key, a number and a timestamp; watermarks.  A watermark is repeated behind a stop: a checkpoint has none.
@@ -241,6 +243,20 @@ class Alarm(KeyedProcessFunction):
         yield timestamp, ctx.get_current_key(), list(self.numbers)
 
 
+class ClockAlarm(KeyedProcessFunction):
+    """Has a timer of the clock for each record."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.numbers = runtime_context.get_map_state(MapStateDescriptor("numbers", Types.LONG(), Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.numbers.put(value[2], value[1])
+        ctx.timer_service().register_processing_time_timer(value[2])
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield timestamp, ctx.get_current_key(), self.numbers.get(timestamp)
+
+
 # -- windows and joins
 
 
@@ -329,6 +345,7 @@ def row_of(record: Any) -> Row:
 SCHEMA: Final = pa.schema([("k", pa.string()), ("n", pa.int64())])
 TRIPLE: Final = Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG()])
 ROW: Final = Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()])
+BY_CLOCK: Final = TumblingProcessingTimeWindows.of(ms(5))
 TUMBLING, SLIDING = TumblingEventTimeWindows.of(ms(5)), SlidingEventTimeWindows.of(ms(10), ms(5))
 WIDE, SESSIONS, GLOBAL = (
     TumblingEventTimeWindows.of(ms(20)),
@@ -463,4 +480,9 @@ OPERATORS: Final[dict[str, Callable[[Streams], DataStream]]] = {
     "column lateness": late_columns_too,
     "column window of all": lambda streams: streams.columns.window_all(TUMBLING).agg(total=("n", "sum")).to_records(),
     "column join": column_join,
+    "timers of the clock": lambda streams: streams.keyed.process(ClockAlarm()),
+    "windows of the clock": lambda streams: streams.keyed.window(BY_CLOCK).reduce(add),
+    "column windows of the clock": partial(column_windows, assigner=BY_CLOCK),
 }
+# How many results the clock brings; the end of the input would bring none of them.
+NUM_BY_CLOCK: Final = {"timers of the clock": 22, "windows of the clock": 20, "column windows of the clock": 20}

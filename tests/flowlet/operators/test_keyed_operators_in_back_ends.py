@@ -13,6 +13,7 @@ Units:  milliseconds.
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,7 +40,7 @@ from flowlet.errors import JobExecutionError
 from flowlet.task import operator_services
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from tests.flowlet.operators.keyed_operators import ITEMS, OPERATORS, TRIPLE, Counts, Streams
+from tests.flowlet.operators.keyed_operators import ITEMS, NUM_BY_CLOCK, OPERATORS, TRIPLE, Counts, Streams
 from tests.waiting import PATIENCE_S
 
 pytest.importorskip("rocksdict")
@@ -47,6 +48,7 @@ pytest.importorskip("rocksdict")
 pytestmark = pytest.mark.slow
 
 CLOCK_BEHIND: Final = {9: 9, 18: 10}  # by stop, as a place in ``ITEMS``; before the first one the clock shows 0
+NS_PER_MS: Final = 1_000_000
 assert all(isinstance(ITEMS[stop], int) for stop in CLOCK_BEHIND), "what is late must not depend on a restart"
 FORMER_PARALLELISM, PARALLELISM = 2, 3
 BACK_ENDS: Final[dict[str, dict[str, str]]] = {
@@ -66,16 +68,24 @@ class Stage:
     Args:
         folder: of checkpoints and databases.
         kills: whether the source fails at its stops.
+        num_by_clock: how many results the source waits for at its end, while the clock goes on by itself: a clock that
+            stands fires one timer of a task and leaves the next one for a millisecond later.
     """
 
     folder: Path
     kills: bool
+    num_by_clock: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     clock_ms: int = 0
     stops: set[int] = field(default_factory=set)  # those that are over
     passed: dict[int, Any] = field(default_factory=dict)  # by checkpoint: the last record in front of it
     files: list[str] = field(default_factory=list)  # of RocksDB, at the last stop
     results: list[str] = field(default_factory=list)
+    moving_since_ns: int | None = None
+
+    def now_ns(self) -> int:
+        moved_ns = 0 if self.moving_since_ns is None else time.monotonic_ns() - self.moving_since_ns
+        return self.clock_ms * NS_PER_MS + moved_ns
 
     @property
     def databases(self) -> Path:
@@ -90,7 +100,7 @@ STAGE: Stage
 
 def set_stage(folder: Path, operator: str, *, kills: bool) -> None:
     global STAGE
-    STAGE = Stage(folder, kills)
+    STAGE = Stage(folder, kills, NUM_BY_CLOCK.get(operator, 0))
 
 
 class KilledError(Exception):
@@ -137,6 +147,10 @@ class Feed(SourceFunction, CheckpointedFunction, CheckpointListener):
                 else:
                     ctx.collect_with_timestamp(item, item[2])
                 self.next += 1
+        if STAGE.num_by_clock:
+            self.wait_until(lambda: self.last_stored == ITEMS[-1])  # all records are with the operator
+            STAGE.moving_since_ns = time.monotonic_ns()
+            self.wait_until(lambda: len(STAGE.results) >= STAGE.num_by_clock)
 
     def stop(self) -> None:
         self.wait_until(lambda: self.last_stored == ITEMS[self.next - 1])
@@ -185,8 +199,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all tasks go by the clock of the stage."""
     on_stage = partial(
         SystemProcessingTimeService,
-        now_ms=lambda: STAGE.clock_ms,
-        clock_ns=lambda: STAGE.clock_ms * 1_000_000,
+        now_ms=lambda: STAGE.now_ns() // NS_PER_MS,
+        clock_ns=lambda: STAGE.now_ns(),
     )
     monkeypatch.setattr(operator_services, "SystemProcessingTimeService", on_stage)
 
