@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -170,6 +171,18 @@ def open_fds() -> set[tuple[int, str]]:
     return found
 
 
+def describe_fd(number: int, target: str) -> str:
+    """Describe an open descriptor; a socket by its addresses too, which say whose it is."""
+    if not target.startswith("socket:"):
+        return f"{number}: {target}"
+    with socket.socket(fileno=os.dup(number)) as found:
+        try:
+            peer: object = found.getpeername()
+        except OSError:
+            peer = "no peer"
+        return f"{number}: {target}, {found.family.name}, {found.getsockname()!r} -> {peer!r}"
+
+
 def live_threads() -> set[threading.Thread]:
     """Return the threads that run, but those of py4j: the JVM of Spark, which lives as long as the tests of a worker,
     connects at any time to say that it has collected an object.
@@ -314,7 +327,8 @@ def _nothing_is_left_behind() -> Iterator[None]:
     left_threads = left_behind(live_threads, threads)
     assert not left_threads, f"threads left behind: {sorted(thread.name for thread in left_threads)}"
     left_fds = left_behind(open_fds, fds)
-    assert not left_fds, f"file descriptors left behind: {sorted(left_fds)}"
+    described = [describe_fd(*each) for each in sorted(left_fds)]
+    assert not described, f"file descriptors left behind: {described}"
 
 
 @pytest_asyncio.fixture

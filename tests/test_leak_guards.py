@@ -3,11 +3,13 @@
 Side: any.
 """
 
+import os
+import socket
 import threading
 
 import pytest
 
-from tests.conftest import live_threads
+from tests.conftest import describe_fd, live_threads, open_fds
 from tests.waiting import PATIENCE_S
 
 
@@ -35,3 +37,26 @@ def test_connections_of_the_jvm_are_no_threads_of_a_test(
     finally:
         connection.may_end.set()
         thread.join()
+
+
+def test_a_socket_that_is_left_behind_is_described_by_its_addresses() -> None:
+    before = open_fds()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        described = [describe_fd(*each) for each in sorted(open_fds() - before)]
+
+        assert [each.partition(", ")[2] for each in described] == [
+            f"AF_INET, {listener.getsockname()} -> 'no peer'",
+            f"AF_INET, {client.getsockname()} -> {listener.getsockname()}",
+        ]
+    assert open_fds() == before, "a description closes what it looks at through"
+
+
+def test_a_pipe_that_is_left_behind_is_described_by_its_number() -> None:
+    read, write = os.pipe()
+    try:
+        target = os.readlink(f"/proc/self/fd/{read}")
+
+        assert describe_fd(read, target) == f"{read}: {target}"
+    finally:
+        os.close(read)
+        os.close(write)
