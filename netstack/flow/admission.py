@@ -44,6 +44,7 @@ class ReplyBudget:
 
     def spend(self, num_bytes: int, *, is_writable: bool) -> bool:
         """Count one reply of about ``num_bytes``; False if too many wait.  A writable channel resets the count."""
+        # A writable channel has little left to send, less than its high watermark: the peer reads.
         if is_writable:
             self._num_messages = self._num_bytes = 0
             return True
@@ -67,6 +68,7 @@ class RateLimit:
 
     def take(self) -> bool:
         """Take one token; False if there is none."""
+        # Refilled when it is asked: no peer needs a timer.
         now_s = self._clock()
         self._tokens = min(self._capacity, self._tokens + (now_s - self._updated_s) * self._per_second)
         self._updated_s = now_s
@@ -115,6 +117,7 @@ class Admission(Generic[C]):
         None: cut this one.
         """
         evicted = self._evict_for(host)
+        # Before the count below: the place of a connection that is cut is free for the new one.
         for each in evicted:
             self.leave(each)
         self._num_evicted += len(evicted)
@@ -131,6 +134,7 @@ class Admission(Generic[C]):
 
     def is_authenticated(self, connection: C) -> bool:
         """Whether the connection is authenticated and still counted."""
+        # A connection that was cut is in neither table: without the first question it would pass as authenticated.
         return connection in self._hosts and connection not in self._unauthenticated
 
     def leave(self, connection: C) -> None:
@@ -146,10 +150,14 @@ class Admission(Generic[C]):
 
     def _evict_for(self, host: str) -> list[C]:
         waiting = self._unauthenticated
+        # All peers on loopback have one address: there a limit per host would let one local user shut out all others.
         if not is_loopback(host):
             of_host = [each for each in waiting if self._hosts[each] == host]
             if len(of_host) >= self._max_unauthenticated_per_host:
+                # One of its own: a host that opens many connections costs other hosts no place.
                 return of_host[:1]
         if waiting and (len(waiting) >= self._max_unauthenticated or len(self._hosts) >= self._max_connections):
+            # The oldest: an honest peer proves itself within milliseconds, so it is rarely the one that has waited
+            # longest.
             return [next(iter(waiting))]
         return []

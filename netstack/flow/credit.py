@@ -9,6 +9,7 @@ Source:     Flink ``CreditBasedSequenceNumberingViewReader``; range and overflow
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 
+# Flink counts credit in a Java int.
 MAX_CREDIT = 2**31 - 1
 
 

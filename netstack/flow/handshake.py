@@ -107,6 +107,7 @@ class HandshakeFailedError(NetstackError):
 
 def derive_key(secret: bytes) -> bytes:
     """Derive the key of the data port's proofs, 32 bytes, from the control port's secret."""
+    # A key of its own: a signature of the control port is never a proof of the data port.
     return hmac.digest(secret, _KEY_LABEL, "sha256")
 
 
@@ -186,6 +187,7 @@ class Handshake:
         """
         if self._tls_binding:
             return None
+        # A key per direction: a frame that comes back to its sender does not fit.
         keys = [
             hmac.digest(self._key, self._covered(label), "sha256") for label in (_CLIENT_SEAL_LABEL, _SERVER_SEAL_LABEL)
         ]
@@ -206,6 +208,7 @@ class Handshake:
         if self.is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
         self._tls_binding = tls_binding or b""
+        # With TLS the certificate names the server, and a server behind a forwarded port does not know its own address.
         if not tls_binding and self.is_client:
             self._mine = replace(self._mine, authority=normalized_authority(authority))
         elif not tls_binding:
@@ -239,12 +242,15 @@ class Handshake:
         key = gate_key(theirs.gate)
         if key is None:
             raise self._fail(FailureReason.NO_GATE)
+        # All that follows is proven with the token's key: the holder of a token cannot pass for a holder of the secret.
         self._key = key
+        # The proofs cover the role: an answer to a consumer cannot serve as an answer to a producer.
         self._mine = Hello(self._mine.version_min, self._mine.version_max, Role.GATE, self._mine.nonce)
         return self._on_hello(theirs)
 
     def _on_hello(self, theirs: Hello | GateHello) -> list[HandshakeMessage]:
         mine = self._mine
+        # The labels of the two proofs stop a reflection as well; here the log gets its name.
         if hmac.compare_digest(theirs.nonce, mine.nonce):
             raise self._fail(FailureReason.REFLECTED)
         version = min(mine.version_max, theirs.version_max)
@@ -265,12 +271,14 @@ class Handshake:
 
     def _on_proof(self, mac: bytes) -> list[HandshakeMessage]:
         expected = self._proof(_SERVER_LABEL if self.is_client else _CLIENT_LABEL)
+        # In constant time: how long ``==`` takes tells how many bytes were right.
         if not hmac.compare_digest(mac, expected.mac):
             raise self._fail(FailureReason.PROOF)
         if self.is_client:
             self.phase = HandshakePhase.AUTHENTICATED
             return []
         self.phase = HandshakePhase.READY
+        # Only behind the client's proof: otherwise a stranger would get a digest to guess the secret against, offline.
         return [self._proof(_SERVER_LABEL), Ready(self.version)]
 
     def _on_ready(self, version: int) -> list[HandshakeMessage]:
@@ -286,6 +294,8 @@ class Handshake:
 
     def _covered(self, label: bytes) -> bytes:
         assert self._theirs is not None, "a proof needs both hellos"
+        # What was decoded is encoded again: both ends cover equal bytes only if each has understood the other one's
+        # hello.
         hellos = [encode(self._mine), encode(self._theirs)]
         client, server = hellos if self.is_client else reversed(hellos)
         # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.

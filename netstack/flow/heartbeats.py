@@ -35,6 +35,7 @@ class Backoff:
         try:
             delay = min(self.first * self.factor ** (num_failures - 1), self.longest)
         except OverflowError:
+            # No float is as large as 2 ** 1024: a retry that never gives up gets there.
             delay = self.longest
         return delay * (1 - self.jitter * chance)
 
@@ -93,6 +94,7 @@ class Silence:
     def look(self, now_s: float) -> bool:
         """Add the time since the last look, in which the peer was not heard; returns whether the peer is lost."""
         passed_s, self._looked_s = now_s - self._looked_s, now_s
+        # No more for a late look: what the peer sent while this end stood still may be unread in the socket.
         self.silent_s += min(passed_s, self.look_s)
         return self.silent_s >= self._timeout_s - _ROUNDING_S
 
@@ -126,6 +128,7 @@ class Heartbeats:
     @property
     def look_s(self) -> float:
         """The time from one look to the next."""
+        # Half: the bytes of a heartbeat make the next look not quiet, so one leaves at every second look.
         return min(self._interval_s, self._sending_s) / 2
 
     def peer_wants(self, interval_s: float) -> bool:
@@ -140,6 +143,7 @@ class Heartbeats:
         was_quiet, self._num_bytes_out = num_bytes_out == self._num_bytes_out, num_bytes_out
         if was_heard:
             self._silence.heard(now_s)
+        # A look that has heard the peer adds no silence, however late it is.
         elif self._silence.look(now_s):
             return Verdict.CUT
         return Verdict.SEND if was_quiet else Verdict.NOTHING

@@ -108,6 +108,7 @@ class OfferBook:
         self._attempts[_attempt_of(offer)] = None
         if len(self._attempts) > MAX_REMEMBERED:
             self._attempts.popitem(last=False)
+        # Not past offers that wait, even if there is room: they are opened in the order of their arrival.
         if not self._waiting and self._has_room:
             self._open[offer.offer_id] = offer
             return None
@@ -130,6 +131,8 @@ class OfferBook:
         """End an offer: its partition is complete, or it was aborted; a second call does nothing."""
         if self._open.pop(offer.offer_id, None) is None:
             return
+        # A complete attempt stays remembered: a repeated offer would bring its rows twice.  An aborted one may come
+        # again.
         if is_complete:
             self._num_completed += 1
         else:
@@ -172,12 +175,14 @@ class OfferBook:
         if offer.num_subtasks != shape.num_subtasks:
             text = f"gate {shape.name!r} has {shape.num_subtasks} subtasks, the producer believes {offer.num_subtasks}"
             return Refusal(RefusalCode.WRONG_SHAPE, f"{text}: it looked for the gate of an earlier job")
+        # The gate ends after that many partitions: it would refuse the last ones of this write after it took the first.
         if shape.num_producers is not None and offer.num_producers > shape.num_producers:
             text = (
                 f"gate {shape.name!r} waits for {shape.num_producers} partitions in all, the producer has "
                 f"{offer.num_producers}"
             )
             return Refusal(RefusalCode.WRONG_SHAPE, f"{text}: change producers= of the gate, or repartition")
+        # Also complete attempts: a producer that lost the answer offers again what the job has.
         if offer.offer_id in self._open or offer.offer_id in self._waiting or _attempt_of(offer) in self._attempts:
             return Refusal(
                 RefusalCode.REPEATED_ATTEMPT,
