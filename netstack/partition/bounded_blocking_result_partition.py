@@ -173,6 +173,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         with self._lock:
             if self.is_released:
                 return None
+            # From here on a release leaves the end to this thread: the file stays open while it is read.
             self._is_polling = True
         try:
             return self._poll()
@@ -188,6 +189,8 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         if found is None:
             return None
         with self._lock:
+            # Looked at and noted in one lock round: a buffer that is recycled behind the look finds the note, and
+            # tells.
             self._is_starved = not self._free
             segment = None if self._is_starved else self._free.pop()
         if segment is None:
@@ -198,6 +201,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         except BaseException:
             self.recycle(segment)
             raise
+        # Only after the read: a failed read leaves the reader where it was.
         self._sequence_number = number + 1
         following = self._next = self._subpartition.entry(number + 1)
         buffer = NetworkBuffer(segment, self, found.size, found.data_type, is_compressed=found.is_compressed)
@@ -218,12 +222,14 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
             self._free.append(segment)
             was_starved = self._is_starved
             self._is_starved = False
+        # Outside the lock: the listener may poll at once.
         if was_starved and not self._is_view_released:
             self.listener.notify_data_available()
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers are left."""
         following = self._next
+        # The question is a request, too: without room this reader sleeps until ``recycle`` tells it.
         if following is None or self.is_released or not self._has_room():
             return False, self._backlog
         return is_credit_available or not following.data_type.is_buffer, self._backlog
@@ -319,6 +325,7 @@ class BoundedBlockingSubpartition:
             if not is_refused:
                 self._current = consumer
         if is_refused:
+            # Also after an error: a writer that stays counted would keep the file for ever.
             consumer.close()
             return ADD_REFUSED
         return NO_BUFFER_SIZE
@@ -358,6 +365,7 @@ class BoundedBlockingSubpartition:
             return ADD_REFUSED
         self._write_current()
         with self._lock:
+            # A release may have come while the end was written: it stays released.
             if self.state is SubpartitionState.OPEN:
                 self.state = SubpartitionState.FINISHED
         return NO_BUFFER_SIZE
@@ -422,6 +430,7 @@ class BoundedBlockingSubpartition:
             if self.state is SubpartitionState.OPEN:
                 raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
             reader = BoundedBlockingSubpartitionReader(self, listener)
+            # Counted in the lock round that looked at the state: from here on a release leaves the file to this reader.
             self._readers.add(reader)
         listener.notify_data_available()
         return reader
@@ -453,6 +462,7 @@ class BoundedBlockingSubpartition:
             self.state = SubpartitionState.RELEASED
             consumer = self._current
             self._current = None
+            # Readers that sleep would never look at the state again.
             calls: list[Callable[[], object]] = [reader.listener.notify_data_available for reader in self._readers]
         if consumer is not None:
             calls.append(consumer.close)
@@ -523,6 +533,7 @@ class BoundedBlockingResultPartition(ResultPartition):
 
     def flush_all(self) -> None:
         """Write everything emitted, and end every buffer."""
+        # A consumer is written once and then forgotten: bytes that an open builder adds later would be lost.
         self._finish_builders()
         super().flush_all()
 

@@ -211,6 +211,7 @@ class BufferWritingResultPartition:
             ResourceClosedError: the partition was released or closed, before or meanwhile.
             LocalProtocolError: the partition is finished.
         """
+        # Without the lock: after a release that comes just now the subpartition drops the record.
         if self._state is not _OPEN:
             self._refuse()
         builder = self._builders[subpartition]
@@ -248,6 +249,7 @@ class BufferWritingResultPartition:
         if self._builders[ALL] is not None:
             self._finish_builder(ALL)
         self._finish_builder(subpartition)
+        # Objects need no bytes, but take a segment: only the pool holds a producer back.
         segment = self._pool.request_segment_blocking(subpartition)
         if target.add(ContentConsumer(segment, self._pool.recycler(subpartition), content)) >= 0:
             self._num_bytes[subpartition] += content.size_bytes
@@ -278,8 +280,10 @@ class BufferWritingResultPartition:
         """
         recycler = self._pool.recycler(subpartition)
         if self._state is not _OPEN:
+            # Released since they were reserved: the pool's segments have no other owner.
             recycle_segments(segments, recycler)
             self._refuse()
+        # What was written for all is older: it must be complete before a segment stands behind it.
         if self._builders[ALL] is not None:
             self._finish_builder(ALL)
         self._finish_builder(subpartition)
@@ -304,10 +308,14 @@ class BufferWritingResultPartition:
         if self._builders[ALL] is not None:
             self._finish_builder(ALL)
         subpartition = self._subpartitions[index]
+        # Before a buffer is asked for: a producer without consumer must not wait for the pool.  ``add`` catches a stale
+        # read.
         if subpartition.state is _SUBPARTITION_RELEASED:
             return len(data)
         pool = self._pool
         wanted = subpartition.desired_buffer_size
+        # Fast path: whole segments need no builder, and several are added in one lock round, which their reader takes
+        # as a run.
         if wanted == NO_BUFFER_SIZE and len(data) >= pool.segment_size_bytes:
             return self._fill_buffers(subpartition, data, is_continuation=is_continuation)
         builder = pool.request_builder_blocking(index)
@@ -347,6 +355,7 @@ class BufferWritingResultPartition:
             recycler.recycle_run(segments)
             raise
         consumers = [SegmentConsumer(segment, recycler, size) for segment in segments]
+        # Only the first one begins with the record: who takes a failed consumer's place skips the others as a whole.
         if not is_continuation:
             consumers[0].partial_record_length = 0
         if subpartition.add_all(consumers) < 0:
@@ -424,8 +433,10 @@ class BufferWritingResultPartition:
         """Open a builder for all consumers with ``data`` in it; returns how many bytes were taken, all if every
         consumer has gone.
         """
+        # What was written for single subpartitions is older: it must not stay open while newer bytes stand behind it.
         for index in range(self.num_subpartitions):
             self._finish_builder(index)
+        # Consumers that left do not count: a buffer size that one of them asked for is nobody's wish any more.
         readers = [
             subpartition for subpartition in self._subpartitions if subpartition.state is not _SUBPARTITION_RELEASED
         ]
@@ -460,6 +471,7 @@ class BufferWritingResultPartition:
         """
         if self._state is not _OPEN:
             self._refuse()
+        # Only the last element of a subpartition may be unfinished, and that is the event now.
         self._finish_builders()
         data = serialize_event(event)
         data_type = event_data_type(event, has_priority=is_priority)

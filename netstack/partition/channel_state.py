@@ -41,6 +41,7 @@ class InFlightData:
     def complete(self, buffers: Sequence[NetworkBuffer], error: BaseException | None = None) -> None:
         """Hand over ``buffers``, or the error by which the checkpoint gets none; called once."""
         assert not self.end.is_done, "one thread has taken the barrier"
+        # Before the signal: its callbacks take the buffers at once.
         self._buffers = buffers
         self.error = error
         self.end.complete()
@@ -159,6 +160,7 @@ def checked_barrier(consumer: BufferConsumer) -> CheckpointBarrier | None:
     is_timeoutable = consumer.data_type is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
     if not is_timeoutable and not consumer.data_type.has_priority:
         return None
+    # A copy has a position of its own: the barrier is still unread for its consumer.
     reader = consumer.copy()
     buffer = reader.build()
     event = deserialize_event(buffer.view)

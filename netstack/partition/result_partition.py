@@ -100,9 +100,13 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
         former = self._view
         if former is not None:
+            # Under the lock under which readers poll: the former one has taken its last element.
             former.retire()
+            # The former reader may have taken the beginning of a record, whose rest would be garbage to the next one.
             self._skips_partial_record = True
+            # Only the former reader could resume it.
             self._is_blocked = False
+            # A new receiver counts from 0.
             self._sequence_number = 0
         return PipelinedApproximateSubpartitionView(self, listener)
 
@@ -182,6 +186,8 @@ class ResultPartition(BufferWritingResultPartition):
             ResourceClosedError: the partition was released or closed.
             LocalProtocolError: the partition is finished already.
         """
+        # A state of its own while the ends are written: nothing comes behind them, and a close still fails readers
+        # without one.
         if not self._change_state(ResultPartitionState.OPEN, ResultPartitionState.FINISHING):
             self._refuse()
         self._finish_builders()
@@ -195,6 +201,7 @@ class ResultPartition(BufferWritingResultPartition):
         An unfinished partition fails, so that no consumer waits for ever.
         """
         is_finished = self._change_state(ResultPartitionState.FINISHED, ResultPartitionState.CLOSED)
+        # Also those of a partition that another thread released: builders are this thread's, no release closes them.
         self._finish_builders()
         if not is_finished and self._state is not ResultPartitionState.CLOSED:
             self.release(ResourceClosedError("it was closed before it was finished"))
@@ -255,6 +262,7 @@ class ResultPartition(BufferWritingResultPartition):
             for number in range(index, last + 1):
                 union.add_view(number, self._create_view(number, union.listener_of(number)))
         except BaseException:
+            # Not ``release``: it would consume the subpartitions that this range got.
             union.hand_back()
             raise
         union.start()
@@ -270,6 +278,7 @@ class ResultPartition(BufferWritingResultPartition):
     def add_release_listener(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` once when the partition is released, at once if it was."""
         with self._lock:
+            # Under the lock: a release between this look and the append would never call the listener.
             if not self.is_released:
                 self._release_listeners.append(listener)
                 return
@@ -306,6 +315,7 @@ class ResultPartition(BufferWritingResultPartition):
         """Note that the view of ``index`` was released; called by the view."""
         with self._lock:
             self._unconsumed.discard(index)
+        # A consumer that leaves early acknowledges nothing any more: its producer must not wait for it.
         self._processed(index)
         self._release_if_unused()
         self._tell_consumer_left(index, has_read_all=has_read_all)
@@ -349,6 +359,7 @@ class ResultPartition(BufferWritingResultPartition):
         run_all(calls)
 
     def _release_locked(self, cause: ProducerFailedError | None) -> list[Callable[[], None]]:
+        # The cause first: threads without the lock look at the state, and then for its cause.
         self._failure_cause = cause
         self._state = ResultPartitionState.RELEASED
         listeners, self._release_listeners = self._release_listeners, []

@@ -172,8 +172,12 @@ class ResultPartitionManager:
             with self._lock:
                 self._check_free_locked(partition_id)
                 self._partitions[partition_id] = partition
+                # In this lock round: a timer in between would find the partition neither announced nor here, and end
+                # the wait.
                 self._announced.discard(partition_id)
                 listeners = self._listeners.pop(partition_id, [])
+                # After the lock: a partition that was released before calls back at once, and ``_remove`` takes the
+                # lock.
                 calls: list[Callable[[], object]] = [
                     lambda: partition.add_release_listener(lambda: self._remove(partition))
                 ]
@@ -230,6 +234,7 @@ class ResultPartitionManager:
         waiting = _Waiting(partition_id, on_partition, timeout_ms, on_timeout)
         with self._lock:
             self._check_open_locked()
+            # One lock round for the look and the listener: a partition that comes in between would call nobody.
             partition = self._partitions.get(partition_id)
             if partition is None:
                 self._listeners.setdefault(partition_id, []).append(waiting)
@@ -242,6 +247,7 @@ class ResultPartitionManager:
         """Do not call ``on_partition`` any more; nothing happens if it was called or never waited."""
         with self._lock:
             found = next(
+                # Equal, not identical: each access to a bound method makes another object.
                 (waiting for waiting in self._listeners.get(partition_id, ()) if waiting.on_partition == on_partition),
                 None,
             )
@@ -293,6 +299,7 @@ class ResultPartitionManager:
             is_announced = waiting.partition_id in self._announced
             if not is_announced:
                 self._end_locked(waiting)
+        # Its producer is still being deployed, however long that takes: the wait begins again.
         if is_announced:
             self._start_timer(waiting)
         else:

@@ -335,6 +335,7 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
     def retire(self) -> bool:
         """Mark the view as released, and nothing else; False if it was."""
         with self._lock:
+            # Looked at and set in one lock round: of two threads that release, one alone tells the partition.
             was_open = not self._is_view_released
             self._is_view_released = True
         return was_open
@@ -428,6 +429,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
 
     def start(self) -> None:
         """Pass on the notifications that came before all views were there."""
+        # A release behind this look has put its subpartition into the line: the listener is told of that, too.
         is_gone = any(view.is_released for view in self._views.values())
         with self._lock:
             cached = self._drop_locked() if is_gone else []
@@ -439,6 +441,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
 
     def on_data_available(self, subpartition: int) -> None:
         """Queue the view of ``subpartition`` for the next poll and tell the reader; called by ``_ListenerOfOne``."""
+        # None while the view is being made: it may tell before ``add_view``.
         view = self._views.get(subpartition)
         is_gone = view is not None and view.is_released
         cached: list[NetworkBuffer] = []
@@ -506,6 +509,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             with self._lock:
                 self._is_looking_ahead = False
                 was_missed, self._was_missed = self._was_missed, False
+        # The other thread may have left with an empty cache: what was found since is news to it.
         if was_missed:
             self.listener.notify_data_available()
 
@@ -530,8 +534,10 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             if not is_late:
                 self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None
                 self._cache.append((found, subpartition))
+                # The subpartition does not tell again of elements that its reader was promised.
                 if found.next_data_type is not DataType.NONE:
                     self._ready[subpartition] = None
+        # The release has emptied the cache before this element came.
         if is_late:
             found.buffer.recycle()
 
