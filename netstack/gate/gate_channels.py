@@ -308,6 +308,8 @@ class GateChannels:
             lifecycle = self._lifecycle
             former = self._by_index[index] if index < len(self._by_index) else None
             is_wanted = lifecycle is not _RELEASED and isinstance(former, UnknownInputChannel)
+            # In the lock round that puts the channel there: an event is either in this copy, or sent to the channel
+            # itself.
             events = list(self._pending_events)
             if is_wanted:
                 self._put_locked(channel)
@@ -357,6 +359,8 @@ class GateChannels:
         """
         self._check_open()
         with self._channels_lock:
+            # With the note below in one lock round: a channel that is known now gets the event here, any other one in
+            # ``update_channel``.
             channels = list(self._by_index)
             if self._num_unknown:
                 self._pending_events.append(event)

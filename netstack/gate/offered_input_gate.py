@@ -141,6 +141,7 @@ class OfferedInputGate(SingleInputGate):
     @property
     def is_finished(self) -> bool:
         """Whether it was sealed and every channel has ended."""
+        # Without the lock: the thread that ends the last offer, or seals, wakes the task afterwards.
         return self._book.is_finished
 
     def counts(self) -> OfferCounts:
@@ -166,6 +167,8 @@ class OfferedInputGate(SingleInputGate):
             if refusal is None:
                 index = self._find_place_locked(offer, client)
             elif refusal.code is RefusalCode.QUEUED:
+                # In the lock round that queued the offer: ``_seal``, on any thread, takes a client for each offer that
+                # waits.
                 self._waiting[offer.offer_id] = client
         if refusal is None:
             self._open_channel(index, offer, client)
@@ -200,8 +203,12 @@ class OfferedInputGate(SingleInputGate):
             self._take_back(index, offer, client, str(error))
             return
         with self._book_lock:
+            # Before the gate is asked whether it was closed: a close from here on gives the share back, or ``_leave``
+            # below does.
             self._places[index] = _Place(offer, client, has_share=True)
         with self._channels_lock:
+            # Under the lock that a close takes: either the close finds the channel in the list, or this thread releases
+            # it.
             is_closed = self.is_closed
             if not is_closed:
                 self._keep_numbers_locked(index)
@@ -304,6 +311,7 @@ class OfferedInputGate(SingleInputGate):
         if place.has_share:
             self._quota.give_back(1)
         if is_awaited:
+            # Only the loop makes channels.
             place.client.run_later(self._open_waiting)
         if is_finished:
             self._make_available()  # the loop thread ends offers, too: nobody else wakes the task then
@@ -329,10 +337,13 @@ class OfferedInputGate(SingleInputGate):
     def close(self) -> None:
         """Release every channel, and leave the registry of gates; see ``SingleInputGate``."""
         if self.on_closed is not None:
+            # First: no offer finds the gate from now on.  ``_open_channel`` refuses one that found it before.
             self.on_closed()
         self._seal()
         super().close()
         with self._book_lock:
+            # Counted and taken away in one lock round: a thread that leaves its place later finds no share to give
+            # back.
             num_held = sum(place.has_share for place in self._places.values())
             self._places = {index: place._replace(has_share=False) for index, place in self._places.items()}
         self._quota.give_back(num_held)

@@ -117,6 +117,7 @@ class SingleInputGate(GateChannels):
             return
         for channel in channels:
             channel.request_subpartition()
+        # No channel will ever wake the reader of an empty gate, which is finished at once.
         if not channels:
             self._make_available()
 
@@ -154,6 +155,7 @@ class SingleInputGate(GateChannels):
                 raise TimeoutError(f"nothing came within {timeout_s:g} s: {self!r}")
             signal = threading.Lock()  # the cheapest one-shot signal
             signal.acquire()  # no wait: the lock is new
+            # Behind the vain poll: data that came since then has completed this future.
             available = self.available_future()
             wake = signal.release
             available.add_done_callback(wake)
@@ -249,6 +251,7 @@ class SingleInputGate(GateChannels):
             )
             for channel in channels:
                 channel.is_queued = False
+        # Fast path: no other channel has a turn, so all of its buffers may be taken in one lock round.
         if len(channels) == 1:
             return self._poll_run(channels[0], max_buffers)
         found: list[tuple[InputChannel, list[NetworkBuffer]]] = []
@@ -264,6 +267,7 @@ class SingleInputGate(GateChannels):
         with lock:
             if self._lifecycle is not _RELEASED:  # ``close`` has emptied the queue, which stays empty
                 for channel in unfinished:
+                    # A notification that came during the poll has queued it already.
                     if not channel.is_queued:
                         channel.is_queued = True
                         rest.append(channel)
@@ -282,6 +286,7 @@ class SingleInputGate(GateChannels):
         buffers, is_more = channel.next_data(max_buffers)
         queue = self._queue
         with self._lock:
+            # A close meanwhile has emptied the queue for good; a notification meanwhile has queued the channel.
             if is_more and not channel.is_queued and self._lifecycle is not _RELEASED:
                 channel.is_queued = True
                 # A channel that gave no data keeps its turn.
@@ -308,6 +313,8 @@ class SingleInputGate(GateChannels):
         more_priority_events = bool(self._queue.priority)
         more_available = more_priority_events or bool(self._queue.rest)
         if self._lifecycle is not _RELEASED:
+            # The end of a gate is looked at under the lock that ``_make_available`` takes: an end that comes now wakes
+            # the task behind this reset.
             if not more_priority_events and self._priority_availability.future.is_done:
                 self._priority_availability.reset_unavailable()
             if not (more_available or self.is_finished):
@@ -322,6 +329,7 @@ class SingleInputGate(GateChannels):
             next_data_type = _NONE if found is None else found[2]
         finally:
             with self._lock:
+                # Also after an error, which the next turn of the channel raises again.
                 if next_data_type is not _NONE and self._lifecycle is not _RELEASED:
                     self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
                     if next_data_type is _PRIORITY:
@@ -353,6 +361,7 @@ class SingleInputGate(GateChannels):
         """Decode an event for the task; None if the task must not see it: an end that some subpartitions of the channel
         have not reached.
         """
+        # Counted even if the task never sees it: it has left the queue, and the channel has room for another event.
         channel.num_events_in += 1
         channel.num_event_bytes_in += buffer.size
         if channel.num_subpartitions > 1 and not channel.concerns_all(buffer.data_type):
@@ -423,6 +432,7 @@ class SingleInputGate(GateChannels):
         """Release a channel that has ended, and take it out of the queue (FLINK-22368); returns whether another one has
         data.
         """
+        # First: ``enqueue_channel`` may have read the state before, and then the channel is taken out below.
         channel.release()
         self._num_finished += 1
         with self._lock:
@@ -474,10 +484,12 @@ class SingleInputGate(GateChannels):
     def _notify_priority(self, channel: InputChannel, sequence_number: int | None) -> None:
         with self._lock:
             last = channel.last_priority_sequence_number
+            # That event was polled before this call came.
             if sequence_number is not None and last is not None and not is_before(last, sequence_number):
                 return
             if self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:
                 return
+            # Of two notices the later one counts: until that event is polled the channel has another one.
             known = channel.prioritized_by
             if (
                 sequence_number is None
@@ -538,6 +550,8 @@ class SingleInputGate(GateChannels):
         if channels is None:
             return
         with self._lock:
+            # Behind the new state: a thread that queues a channel now has come before this lock round, or finds the
+            # gate closed.
             for channel in self._queue:
                 channel.is_queued = channel.is_prioritized = False
             self._queue.clear()

@@ -109,6 +109,7 @@ class BufferManager(BufferRecycler):
                 return None
             self.num_spent += 1
             self.num_required -= 1
+            # Floating ones first: once they are read, other channels may have them.
             if self._floating:
                 buffer = self._floating.pop()
             else:
@@ -139,6 +140,7 @@ class BufferManager(BufferRecycler):
             self.num_required -= num_buffers
             floating = self._floating
             exclusive = self._exclusive
+            # As in ``request_buffer``: floating ones go back to the gate's pool when they are read.
             num_floating = min(num_buffers, len(floating))
             buffers = floating[len(floating) - num_floating :]
             del floating[len(floating) - num_floating :]
@@ -177,6 +179,7 @@ class BufferManager(BufferRecycler):
             credit = self.num_unannounced
             self.num_unannounced = 0
             self.num_granted += credit
+            # In this lock round: credit that comes behind it needs an announcement of its own.
             self._is_announcing = False
             return credit
 
@@ -254,6 +257,7 @@ class BufferManager(BufferRecycler):
     def notify_buffer_destroyed(self) -> None:
         """Hear that no floating buffers will come any more."""
         with self._lock:
+            # The pool has taken the channel out of its line: it has to ask again for more.
             self.is_waiting = False
             self.pool = None
 
@@ -338,6 +342,7 @@ class BufferManager(BufferRecycler):
                 return has_credit
             found = self._request(pool, num_missing)
             with self._lock:
+                # Asked again under the lock: what was recycled meanwhile may do, and the channel may be released.
                 while found and self._num_missing_locked() > 0:
                     has_credit = self._add_floating_locked(found.pop()) or has_credit
                 is_dry = self._num_missing_locked() > 0

@@ -106,6 +106,7 @@ class ChannelReceiver(InputChannel):
             if size_bytes > self.max_buffer_bytes:
                 return None
             return self.buffer_manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+        # Events take no buffer of the pools: a barrier must get through when none is free.
         return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
 
     def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
@@ -222,6 +223,7 @@ class ChannelReceiver(InputChannel):
         with self._lock:
             is_taken = sequence_number == self.expected_sequence_number and self.lifecycle is not _RELEASED
             if is_taken:
+                # ``wrapped_number``, written out: this runs per buffer.
                 self.expected_sequence_number = (
                     sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 )
@@ -248,6 +250,7 @@ class ChannelReceiver(InputChannel):
     def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
         data_type = buffer.data_type
         try:
+            # Decoded before the lock: a broken event raises, and changes nothing.
             barrier = barrier_of(buffer)
             if data_type.is_blocking_upstream and backlog > 0:
                 raise RemoteProtocolError(
@@ -282,8 +285,11 @@ class ChannelReceiver(InputChannel):
                     received.rest.append((buffer, sequence_number))
                     is_first = len(received.rest) == 1
                 if data_type is _TIMEOUTABLE and barrier is not None:
+                    # The task hears of the barrier in front of the data, so that it can let it overtake when its time
+                    # is over.
                     data = serialize_event(EventAnnouncement(sequence_number, barrier))
                     announcement = NetworkBuffer.unpooled(data, _PRIORITY)
+                    # The task will count it as read, like a received one.
                     self.num_bytes_received += announcement.size
                     self._num_events_received += 1
                     self._num_event_bytes_received += announcement.size
@@ -345,6 +351,7 @@ class ChannelReceiver(InputChannel):
         number = response.sequence_number
         for index, size in enumerate(sizes, start=1):
             backlog = response.backlog if index == len(sizes) else _NO_BACKLOG
+            # After an error no slice is made: its bytes go home with ``buffer``.
             error = error or self.on_buffer(buffer.slice(position, size), number, backlog)
             position += size
             number = wrapped_number(number + 1)

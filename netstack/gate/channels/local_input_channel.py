@@ -127,6 +127,7 @@ class LocalInputChannel(InputChannel):
             return None
         found = view.next_buffer()
         if found is None:
+            # Not after our own release, which ends the view as well.
             if view.is_released and self.lifecycle is _REQUESTED:
                 cause = view.failure_cause
                 text = f"partition {self.partition_id} was released by its producer" if cause is None else str(cause)
@@ -141,6 +142,7 @@ class LocalInputChannel(InputChannel):
             if barrier is not None:
                 self._in_flight.on_barrier(barrier.checkpoint_id)
         elif self._in_flight.is_pending:
+            # An object is made bytes before the task gets it: the task may change its records.
             kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
             self._in_flight.hand_over_polled(kept)
         return found

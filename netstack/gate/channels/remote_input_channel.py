@@ -99,6 +99,7 @@ class RemoteInputChannel(ChannelReceiver):
             raise self._error
         priority, rest = self.received.priority, self.received.rest
         try:
+            # No look before the pop: a release may take the element in between.
             buffer, sequence_number = (priority or rest).popleft()
         except IndexError:
             if self.lifecycle is _CREATED:
@@ -135,6 +136,7 @@ class RemoteInputChannel(ChannelReceiver):
         received = self.received
         rest = received.rest
         found: list[NetworkBuffer] = []
+        # Without the lock: an error or event that comes just now queues the channel, and the next poll finds it.
         if self._error is not None or received.priority:
             return found, True
         num_bytes = 0
@@ -161,11 +163,13 @@ class RemoteInputChannel(ChannelReceiver):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
+        # Before the order: the producer may answer at once, and the loop marks the channel at its next blocking event.
         self.is_blocked = False
         self.client.order(self, ResumeConsumption(self.channel_id))
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
+        # A channel that was released has left, and counts as processed at the producer.
         if self.lifecycle is _REQUESTED:
             self.client.order(self, AckAllUserRecordsProcessed(self.channel_id))
 
@@ -207,6 +211,7 @@ class RemoteInputChannel(ChannelReceiver):
                     f"channel {self.index}: {sequence_number} is not the last barrier, that is {last}"
                 )
             rest = self.received.rest
+            # Under the lock: the loop appends, and a deque must not grow while it is searched.
             found = next((each for each in rest if each[1] == sequence_number), None)
             if found is None or found[0].is_buffer:
                 raise LocalProtocolError(
@@ -250,6 +255,7 @@ class RemoteInputChannel(ChannelReceiver):
             was_requested = self.lifecycle is _REQUESTED
             if not self._enter_locked(_RELEASED):
                 return
+            # In the lock round that sets the state: the loop notes and queues nothing behind it.
             garbage = self._in_flight.drop_locked()
             self._drain_locked(garbage)
         # The manager first: what is recycled after it goes home instead of becoming credit.
@@ -276,6 +282,7 @@ class RemoteInputChannel(ChannelReceiver):
     @property
     def queue_size_bytes(self) -> int:
         """How many bytes the received buffers hold."""
+        # Two threads write the two counts: read between their updates, the difference may be below 0.
         return 0 if self.is_released else max(0, self.num_bytes_received - self.num_bytes_in)
 
     def statistics(self) -> ChannelStatistics:
