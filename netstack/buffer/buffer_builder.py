@@ -161,12 +161,14 @@ class BufferConsumer:
         """Build like ``try_build``.  If the writer has finished, return the rest and close the consumer, whose
         reference goes to the returned buffer.
         """
+        # One load for both questions: the writer may commit more, or finish, between two.
         position = self._seen = self._marker.position
         start = self._read
         end = position if position >= 0 else ~position
         if end == start:
             return None
         self._read = end
+        # Fast path: the consumer's reference moves to the last buffer, without a retain and a release.
         if position < 0:
             self._is_closed = True
         else:
@@ -236,6 +238,7 @@ class BufferBuilder:
             num_bytes = self.capacity_bytes - position
             data = memoryview(data)[:num_bytes]
         end = position + num_bytes
+        # The bytes first: a reader that sees the new position takes them at once.
         self._view[position:end] = data
         self._position = marker.position = end
         return num_bytes
@@ -271,6 +274,7 @@ class BufferBuilder:
         position = self._position
         if not self._is_closed:
             self._is_closed = True
+            # Before the reference goes: a reader that still sees an unfinished buffer would wait for more.
             self._marker.position = ~position
             self._lease.release()
         return position
@@ -386,6 +390,7 @@ class SegmentConsumer(BufferConsumer):
 
         None if a part was read, or there are other readers.
         """
+        # A lease counts other readers, such as a copy for a checkpoint: they read on when the run is recycled.
         if self._made_lease is not None or self._read:
             return None
         self._seen = ~len(self._segment.view)

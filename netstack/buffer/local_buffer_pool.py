@@ -548,6 +548,7 @@ class LocalBufferPool(BufferRecycler):
         if free:
             segment = free.pop()
             if not free:
+                # One in advance: the pool says that it is available only while a segment is here.
                 spare = self._parent.take_or_wait(self)
                 if spare is not None:
                     free.append(spare)
@@ -584,6 +585,7 @@ class LocalBufferPool(BufferRecycler):
                     segment = self._take_locked(subpartition)
                     neighbour = None
                     if segment is None:
+                        # In the lock round of the vain look: the next segment finds this thread in the line.
                         parked.line.append(gate)
                     elif self._free and parked.line:
                         # The spare segment that came with ours may be the neighbour's.

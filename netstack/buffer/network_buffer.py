@@ -237,6 +237,7 @@ class BufferLease:
         Raises:
             BufferOwnershipError: the segment went back already.
         """
+        # Not one step with the append, and need not be: the caller's own token keeps the list from becoming empty.
         if not self._tokens:
             raise self.misused("is retained after its release")
         self._tokens.append(_OTHER)
@@ -250,6 +251,7 @@ class BufferLease:
             BufferOwnershipError: the segment went back already.
         """
         try:
+            # One pop decides: of threads that release at once, one draws the token at the bottom.
             token = self._tokens.pop()
         except IndexError:
             raise self.misused("is released twice") from None
@@ -260,6 +262,7 @@ class BufferLease:
 
     def _note_release(self, token: bool) -> None:  # noqa: FBT001 - a token, no switch
         self._trail.add("released")
+        # A view that was kept too long shows wrong bytes at once.  Those of an event cannot be written.
         if token is _LAST and not self.segment.view.readonly:
             self.segment.view[:] = _POISON * len(self.segment.view)
 
@@ -336,6 +339,7 @@ class NetworkBuffer:
         is_compressed: bool = False,
     ) -> "NetworkBuffer":
         """Make a buffer that shares ``lease`` and takes over one reference that the caller has retained."""
+        # Field by field: ``__init__`` would make a second lease.
         buffer = cls.__new__(cls)
         buffer._lease = lease
         buffer._offset = offset
@@ -451,6 +455,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         if not tokens:
             calls.append(lease.release)  # raises the error that names the fault
             continue
+        # ``lease.release``, written out, but for the recycler, which gets all segments at once.
         token = tokens.pop()
         if _DEBUG:
             lease._note_release(token)
@@ -460,6 +465,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
             last = recycler
             segments = runs.setdefault(recycler, [])
         segments.append(lease.segment)
+    # Fast path: the buffers of one channel or subpartition.
     if len(runs) == 1 and not calls and last is not None:
         last.recycle_run(segments)
         return
@@ -542,6 +548,7 @@ class BufferDecompressor:
         if len(data) < _LZ4_HEADER.size:
             raise RemoteProtocolError(f"a compressed buffer of {len(data)} bytes has no header")
         block_size, size = _LZ4_HEADER.unpack_from(data)
+        # Before memory is taken: the peer claims the size.
         if block_size != len(data) - _LZ4_HEADER.size or not 0 < size <= self.max_bytes:
             raise RemoteProtocolError(
                 f"a compressed buffer of {len(data)} bytes claims {block_size} compressed, {size} original ones (at "

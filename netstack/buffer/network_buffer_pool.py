@@ -199,11 +199,13 @@ class NetworkBufferPool:
                 return None
             if self._may_take_locked(pool):
                 if pool.state is _WAITING:
+                    # It stands in line from an earlier vain request.
                     pool.state = AccountState.OPEN
                     self._waiting.remove(pool)
                 return self._take_locked(pool)
             if pool.state is not _WAITING:
                 pool.state = _WAITING
+                # In the lock round of the vain look: a segment that comes home from here on finds the pool in line.
                 self._waiting.append(pool)
             return None
 
@@ -217,6 +219,7 @@ class NetworkBufferPool:
         overdraft.
         """
         with self._lock:
+            # Only a segment that no guarantee needs: else the pool that was promised it could wait for ever.
             num_overdraft = pool.num_requested - pool.num_buffers
             if pool.state is _CLOSED or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
                 return None
@@ -234,6 +237,7 @@ class NetworkBufferPool:
         """Bring segments to the pools that stood in line for them; the caller holds no lock."""
         wakeups: list[Callable[[], object]] = []
         while grants:
+            # A pool that shrank or was destroyed since then refuses; the next one in line gets its segment.
             refused = [(pool, segment) for pool, segment in grants if not pool.offer(segment, wakeups)]
             if not refused:
                 break
@@ -257,6 +261,7 @@ class NetworkBufferPool:
             pool.state = _CLOSED
             self._num_guaranteed -= pool.num_required
             self._num_owed -= max(0, pool.num_required - pool.num_requested)
+            # Before its free segments come back: each of these counts one down.
             self._num_outstanding += pool.num_requested
             self._give_back_locked(pool, segments)
             resized = self._redistribute_locked()
@@ -288,11 +293,13 @@ class NetworkBufferPool:
             resized = self._redistribute_locked()
         try:
             self._settle([], resized)
+            # Behind the adjustment: pools that have become smaller give their free segments back first.
             self._fulfil(claim, owner, timeout_s)
         except BaseException:
             with self._lock:
                 if claim in self._claims:
                     self._claims.remove(claim)
+                # Some may have come before the time was over.
                 self._free.extend(claim.segments)
                 self._num_unpooled -= num_segments
                 self._num_owed -= claim.num_missing
@@ -360,6 +367,7 @@ class NetworkBufferPool:
             if self._state is not _OPEN:
                 return
             self._state = NetworkBufferPoolState.DESTROYED
+            # A thread that waits without a free segment in sight has nothing else that wakes it.
             for claim in self._claims:
                 claim.is_closed = True
                 claim.gate.release()
@@ -432,6 +440,7 @@ class NetworkBufferPool:
         resized = []
         parts_used = num_distributed = 0
         for pool, capacity in capacities:
+            # Shares of the running sum, as in Flink: rounded one by one they would not add up to the whole.
             parts_used += capacity
             share = num_to_distribute * parts_used // total_capacity - num_distributed if total_capacity else 0
             num_distributed += share
@@ -450,6 +459,7 @@ class NetworkBufferPool:
     def _may_take_locked(self, pool: LocalBufferPool) -> bool:
         num_free = len(self._free)
         if pool.num_requested < pool.num_required:
+            # Within the guarantee any free segment will do: promises never exceed the total.
             return num_free > 0
         return pool.num_requested < pool.num_buffers and num_free > self._num_owed
 
@@ -482,6 +492,8 @@ class NetworkBufferPool:
                 claim.gate.release()
         grants = []
         while self._free and self._waiting:
+            # Not only the first in line: it may ask for more than its guarantee, and one behind it for a guaranteed
+            # one.
             pool = next((each for each in self._waiting if self._may_take_locked(each)), None)
             if pool is None:
                 break
@@ -520,6 +532,7 @@ class NetworkBufferPool:
         with self._lock:
             if self._state is not NetworkBufferPoolState.DESTROYED or len(self._free) < self.num_total:
                 return
+            # Under the lock: of two threads that bring last segments, one unmaps.
             self._state = NetworkBufferPoolState.UNMAPPED
         for segment in self._segments:
             segment.view.release()
