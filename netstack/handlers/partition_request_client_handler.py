@@ -114,6 +114,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._channels[channel.channel_id] = channel
         self._not_found.discard(channel.channel_id)
         channel.wakeups = self._wakeups
+        # A request makes the id known again: data behind a later end of the channel needs a cancel of its own.
         self._cancelled.pop(channel.channel_id, None)
         first, last, credit = channel.subpartition, channel.last_subpartition, channel.buffer_manager.initial_credit
         try:
@@ -126,6 +127,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         """Send ``message`` when the socket is writable; None: announce the channel's credit."""
         if self._ctx is not None and channel.channel_id in self._channels:
             self._orders.append((channel, message))
+            # Orders of one batch share one flush.
             self._after_batch(self._write_orders)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
@@ -165,6 +167,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
+        # Fast path: almost all messages are data, and ``match`` would ask for one class after the other.
         if type(message) is BufferResponse:
             buffer_channel = self._channels.get(message[0])
             if buffer_channel is None or buffer_channel.lifecycle is _RELEASED:
@@ -297,6 +300,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         has_written = False
         while orders and ctx.channel.is_writable:
             channel, order = orders.popleft()
+            # Its cancel may have left already: behind that the server does not know the receiver any more.
             if channel.channel_id not in channels or channel.lifecycle is _RELEASED:
                 continue
             if order is not None:
@@ -304,6 +308,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 has_written = True
                 continue
             credit = channel.buffer_manager.take_unannounced()
+            # None is left if the channel was blocked since and gave its credit back.
             if credit > 0:
                 ctx.write(messages.AddCredit(channel.channel_id, credit))
                 has_written = True

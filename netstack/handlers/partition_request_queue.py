@@ -189,6 +189,8 @@ class PartitionRequestQueue(ChannelHandler):
         if reader.is_released:
             return
         try:
+            # Without the turn: the loop alone writes ``granted``.  A direct write that reads the old value leaves the
+            # buffer to the loop.
             reader.credit.grant(credit)
         except RemoteProtocolError as error:
             self._end_reader(reader)
@@ -240,6 +242,7 @@ class PartitionRequestQueue(ChannelHandler):
         """
         reader = self._readers.get(receiver)
         self.remove_reader(receiver)
+        # A cancel behind the end of the partition confirms it, and costs the peer nothing.
         if (reader is None or not reader.has_ended) and not self._cancels.take():
             raise RemoteProtocolError(f"too many cancelled requests on this connection: {self._cancels!r}")
 
@@ -355,6 +358,7 @@ class PartitionRequestQueue(ChannelHandler):
             ctx.flush()
         if ready and not self._is_continuation_scheduled:
             self._is_continuation_scheduled = True
+            # At the end of the loop's queue: other connections have their turn first.
             self._loop.execute_threadsafe(self._continue)
 
     def _write_gather(self, max_bytes: int) -> int:
@@ -405,6 +409,7 @@ class PartitionRequestQueue(ChannelHandler):
         buffer, backlog, next_data_type, sequence_number = next_one
         credit = reader.credit
         if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):
+            # Without credit for an event only, which needs none: there may never be a grant that would bring it.
             self._ready[reader] = None
         if sequence_number > MAX_SEQUENCE_NUMBER:
             sequence_number = wrapped_number(sequence_number)
@@ -421,6 +426,7 @@ class PartitionRequestQueue(ChannelHandler):
         """Add a run of whole segments of one reader to the gather write; returns its bytes, None: use ``_poll``."""
         frame_bytes = self._segment_bytes + BUFFER_RESPONSE_HEADER_BYTES
         try:
+            # Rounded up: a rest of the budget below one frame must still move something.
             run = reader.next_run(-(-max_bytes // frame_bytes))
         except Exception as error:  # noqa: BLE001 - fails this receiver only, as in ``_poll``
             self._fail_reader(reader, error)
@@ -453,6 +459,7 @@ class PartitionRequestQueue(ChannelHandler):
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Continue writing when the channel is writable again."""
         if ctx.channel.is_writable:
+            # Each is looked at anew: its backlog may be gone, or its receiver has granted credit.
             unannounced, self._unannounced = self._unannounced, {}
             for reader in unannounced:
                 self.enqueue_available_reader(reader)

@@ -48,6 +48,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         """Serve one message."""
         match message:
             case messages.AddCredit(receiver, credit):
+                # The announcements of one read share one pass of writes.
                 self.queue.start_read()
                 self.queue.add_credit(receiver, credit)
             case PartitionRequest():
@@ -80,6 +81,7 @@ class PartitionRequestServerHandler(ChannelHandler):
     # ---------------------------------------------------------------- partition requests
 
     def _serve_request(self, request: PartitionRequest) -> None:
+        # A receiver that is known is a repetition, which ``add_reader`` refuses in another way.
         if self.queue.is_full and self.queue.reader(request.receiver) is None:
             text = f"this connection has {self.config.max_readers} readers already (max_readers)"
             self.queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
@@ -108,6 +110,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         )
         if view is not None:
             reader.set_view(view)
+            # What the producer told before found a reader without a view.
             self.queue.enqueue_available_reader(reader)
             return
         if self._num_waiting == (max_waiting := self.config.max_waiting_requests):

@@ -121,6 +121,7 @@ class CreditBasedSequenceNumberingViewReader:
         The caller holds the turn.
         """
         view, credit = self._view, self.credit
+        # Before the poll: a buffer that was taken out cannot be put back.
         if view is None or self.is_released or credit.spent >= credit.granted:
             return None
         found = view.poll_little(max_bytes)
@@ -189,6 +190,7 @@ class CreditBasedSequenceNumberingViewReader:
         """
         if self._view is None:
             return
+        # First: it raises if the subpartition is not blocked, and then nothing else may change.
         self._view.resume_consumption()
         self.is_blocked = False
         if self._initial_credit == 0:
