@@ -144,6 +144,7 @@ class CheckpointOptions:
         """
         if not self.needs_channel_state:
             return self
+        # The timeout stays: by it ``with_unaligned_supported`` tells which alignment this one replaces.
         return replace(self, alignment=Alignment.FORCED_ALIGNED)
 
     def with_unaligned_supported(self) -> "CheckpointOptions":
@@ -478,6 +479,7 @@ def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
     match event:
         case WatermarkEvent():
             return DataType.ALIGNED_WATERMARK_EVENT if event.is_aligned else DataType.UNALIGNED_WATERMARK_EVENT
+        # Before the aligned one: it needs alignment as well.
         case CheckpointBarrier(options=options) if options.is_timeoutable:
             return DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
         case CheckpointBarrier(options=options) if options.needs_alignment:

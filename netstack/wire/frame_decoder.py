@@ -82,6 +82,7 @@ class FrameSeal:
             payload: of a ``BufferResponse``.
         """
         number = self._number
+        # Before the call: no number may be used twice with one key, even after an error (NIST SP 800-38D, section 8).
         self._number = number + 1
         return self._encrypt(number.to_bytes(_NUMBER_BYTES, "big"), head, payload)[-SEAL_BYTES:]
 
@@ -91,6 +92,7 @@ class FrameSeal:
         Raises:
             RemoteProtocolError: it does not fit.
         """
+        # In constant time: how long ``==`` takes tells how many bytes were right.
         if not hmac.compare_digest(self.sign(head, payload), seal):
             raise RemoteProtocolError(
                 f"frame {self._number} from {self._peer} does not bear the peer's seal: it was corrupted, repeated, "
@@ -374,6 +376,7 @@ class FrameDecoder:
             is_whole = start + stride <= end
             if seal is not None and is_whole:
                 seal.check(staging[start:body], staging[body:behind], staging[behind : behind + SEAL_BYTES])
+            # Behind the seal: a frame that was changed on the way is reported as such, not as a mistake of the peer.
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
                 raise RemoteProtocolError(
                     f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog},"
@@ -408,6 +411,7 @@ class FrameDecoder:
         staging, stride = self._staging, length + self._seal_bytes
         common, first_number, backlog, common_end = _unpack_run_header(staging, start)
         receiver, subpartition = _unpack_receiver(common)
+        # Empty buffers are no run: each gives its credit back at once.
         if subpartition < 0 or length == BUFFER_RESPONSE_HEADER_BYTES:
             return 0, 0
         number, at, last = first_number, start, self._end - stride
@@ -430,6 +434,7 @@ class FrameDecoder:
         for buffer in buffers:
             buffer.view[:] = staging[at + BUFFER_RESPONSE_HEADER_BYTES : at + length]
             at += stride
+        # The backlog of the last frame that got a buffer: the frames behind it come one by one, with theirs.
         messages.append(BufferRun(receiver, subpartition, first_number, backlogs[len(buffers) - 1], buffers))
         return len(backlogs), at - start
 

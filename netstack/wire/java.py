@@ -137,6 +137,7 @@ def decode_modified(body: bytes) -> str:
         text = units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
     except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"a text is not modified UTF-8: {error}") from error
+    # The decoder takes more forms than Java writes; such a text would not encode to its bytes again.
     if _modified(text) != body:
         raise RemoteProtocolError(f"a text is not modified UTF-8: {body[:40]!r}")
     return text

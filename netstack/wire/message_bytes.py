@@ -315,6 +315,7 @@ def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
     about = None if mark[2] is None else InputChannelID(bytes.fromhex(mark[2]))
     for receiver in (None, InputChannelID(bytes(body[-INPUT_CHANNEL_ID_BYTES:]))):
         error = ErrorResponse(ErrorCode[mark[1]], text[mark.end() :], receiver, about)
+        # Encoded once more: a message of Flink's may begin like our mark.
         if len(text) <= _MAX_ERROR_CHARACTERS + mark.end() and _encode_error(error) == body:
             return error
     return None
