@@ -200,6 +200,7 @@ class AuthenticationHandler(ChannelHandler):
     def _become_ready(self, ctx: ChannelHandlerContext) -> None:
         self._cancel_timer()
         assert self._decoder is not None, "found when the handler was added"
+        # Behind the last message of the handshake, which has no seal, and before any handler can write.
         keys, channel, seal = self.handshake.seal_keys(), ctx.channel, None
         if keys is not None:
             channel.seal, seal = FrameSeal(keys[0], channel.peer), FrameSeal(keys[1], channel.peer)
@@ -213,6 +214,7 @@ class AuthenticationHandler(ChannelHandler):
         self._cancel_timer()
         self._report(ctx, error)
         channel = ctx.channel
+        # Not at once: the moment of the close would tell how far the handshake came.
         if self.failure_delay_s > 0:
             channel.pause_reading()
             self._timer = self.loop.call_later(self.failure_delay_s, channel.abort)

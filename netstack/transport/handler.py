@@ -120,6 +120,7 @@ class ChannelHandlerContext:
 
     def fire_channel_read(self, message: object) -> None:
         """Hand ``message`` to the next handler with a ``channel_read``."""
+        # Not through ``_call``: this runs per message.
         ctx = self._reader
         try:
             ctx.handler.channel_read(ctx, message)
@@ -420,6 +421,7 @@ class Channel(ABC):
 
     def _run_callbacks(self, callbacks: Iterable[OnWritten]) -> None:
         """Call every callback; errors go to the handlers."""
+        # One iterator for all rounds: after an error the rest follow, and none is called twice.
         remaining = iter(callbacks)
         while True:
             try:

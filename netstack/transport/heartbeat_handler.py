@@ -55,6 +55,7 @@ class HeartbeatHandler(ChannelHandler):
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Start to look; the end that dialled tells its peer how often it wants a heartbeat."""
         ctx.fire_channel_active()
+        # A handler may have closed the channel in its event.
         if ctx.channel.is_active:
             self._look_later(ctx)
             if self._may_send:
@@ -86,6 +87,7 @@ class HeartbeatHandler(ChannelHandler):
         channel = ctx.channel
         if not channel.is_active:
             return
+        # First: by default a dead host is known after 30 s, a silent process after 60.
         host_silent_s = channel.host_silent_s
         if host_silent_s >= self._host_timeout_s * _HOST_SHARE:
             self._cut(
@@ -112,5 +114,6 @@ class HeartbeatHandler(ChannelHandler):
 
     @staticmethod
     def _cut(channel: Channel, reason: str) -> None:
+        # Before the end, which has no reason of its own: the first error of a channel is the one that its task sees.
         channel.pipeline.head.fire_exception_caught(ConnectionLostError(reason))
         channel.abort()

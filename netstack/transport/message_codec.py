@@ -81,6 +81,7 @@ class MessageEncoder(ChannelHandler):
         if channel.seal is None:
             ctx.write(frame)
             return
+        # From the signature on: frames must leave in the order of their numbers.
         with channel.turn:
             ctx.write(OutboundFrame(_sealed(frame.views, channel.seal), frame.on_written))
 
@@ -146,6 +147,7 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
         _recycle_all(messages)
         raise
     if len(messages) == 1 and type(messages[0]) is OutboundBuffer:
+        # Fast path: a single record waits for no other buffer, and is recycled alone.
         return _new_tuple(OutboundFrame, (views, messages[0].buffer.recycle))
     return OutboundFrame(views, partial(_recycle_all, messages))
 
@@ -222,6 +224,7 @@ class MessageDecoder(ChannelHandler):
         is_known = decoder.is_known
         messages = decoder.buffer_updated(message)
         self._fire(ctx, messages)
+        # One message at a time until the peer is known: the answer to each decides how the bytes behind it are read.
         while not is_known and messages and decoder.failure is None:
             is_known = decoder.is_known  # the last message may have ended the handshake
             messages = decoder.buffer_updated(0)

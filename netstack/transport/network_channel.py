@@ -215,6 +215,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
                 self._run_callbacks([on_written])
             return
         with self.turn:
+            # With the turn: a direct write may be looking at the buffer.
             is_full = self._outbound.add(views, on_written)
         if is_full:
             self._head.fire_channel_writability_changed()
@@ -252,6 +253,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             while self._is_flush_wanted and not self._held_bytes and self._transport is not None:
                 if budget <= 0:
                     assert self._loop is not None, "a channel with a transport has a loop"
+                    # In the next pass of the loop: other connections have their turn first.
                     self._loop.call_soon(self.transport_flush)
                     return
                 self._is_flush_wanted = False
@@ -336,6 +338,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if not self._decoder.frames.is_mid_frame or self._num_bytes_in != self._num_bytes_at_check:
             self._num_bytes_at_check, self._num_idle_checks = self._num_bytes_in, 0
             return
+        # Several looks, each of which starts the next timer: a loop that stood still makes one late look, not all.
         self._num_idle_checks += 1
         if self._num_idle_checks >= _IDLE_CHECKS:
             self._head.fire_exception_caught(
@@ -355,6 +358,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """Begin the channel: the socket is connected."""
         tcp = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         if self._state is not _State.CONNECTING:
+            # It was closed while the connection was being made.
             tcp.abort()
             return
         self._loop, self._transport, self._state = asyncio.get_running_loop(), tcp, _State.OPEN
@@ -371,6 +375,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             return
         self._idle_timer = self._loop.call_later(self._config.heartbeat_timeout_s / _IDLE_CHECKS, self._check_idle)
         self._head.fire_channel_active()
+        # A handler has written before there was a transport.
         if self._is_flush_wanted:
             self.transport_flush()
 

@@ -70,6 +70,7 @@ class _ChannelGroup(ChannelHandler):
         it knows the secret.
         """
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
+        # A channel that has ended in the meantime would stay among the producers for ever.
         if gate is not None and channel in self.channels:
             limit = self._max_producers
             if len(self._producers) >= limit:
@@ -104,6 +105,7 @@ class _ChannelGroup(ChannelHandler):
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         assert isinstance(ctx.channel, NetworkChannel), "a server makes NetworkChannels"
+        # The handlers behind never heard of a channel that was refused.
         if ctx.channel in self.channels:
             self.channels.remove(ctx.channel)
             self._producers.discard(ctx.channel)
@@ -180,6 +182,7 @@ class NetworkServer:
             raise ResourceClosedError("the server was closed")
         assert self._server is None, "a server is started once"
         tls = None if security.tls is None else TlsAcceptor(security, self._make_channel, self._on_tls_failed)
+        # Not serving yet: a host name is resolved here, and its addresses are checked before a peer can connect.
         server = await asyncio.get_running_loop().create_server(
             self._make_channel, host, port, backlog=self._config.backlog, start_serving=False
         )
@@ -204,6 +207,7 @@ class NetworkServer:
         """Stop listening and close every connection; returns when all are gone, at the latest shortly after
         ``close_timeout_s``.
         """
+        # First: a connection that is accepted from now on is closed as soon as it is active.
         self._group.is_closed = True
         for guard in self._guards:
             guard.release()

@@ -39,6 +39,7 @@ def tls_context(tls: TlsConfig, *, is_server: bool) -> ssl.SSLContext:
     context.check_hostname = not is_server and tls.verify_hostname
     context.verify_mode = ssl.CERT_REQUIRED
     if is_server:
+        # No resumption: a ticket would outlive the check of its certificate.
         context.num_tickets = 0
     try:
         context.load_cert_chain(tls.certificate_file, tls.key_file, password=_no_password)
@@ -140,6 +141,7 @@ class TlsAcceptor:
         """Start TLS on an accepted connection; takes ownership of ``sock``."""
         if len(self._handshakes) >= self._max_handshakes:
             oldest = next(iter(self._handshakes))
+            # At once: a cancelled task ends in a later pass, and would count until then.
             del self._handshakes[oldest]
             oldest.cancel()
         task = asyncio.create_task(self._handshake(sock))
@@ -165,6 +167,7 @@ class TlsAcceptor:
 
     async def close(self) -> None:
         """Stop accepting and cut every connection inside its handshake; returns when they are gone."""
+        # First: an acceptor would start handshakes behind the last cut.
         await _cancelled(self._acceptors)
         for guard in self._guards:
             guard.release()
