@@ -247,6 +247,7 @@ class TaskTimings:
         """
         now_ns = self.now_ns()
         with self._lock:
+            # Claimed under the lock: of two threads that ask at once, one closes an interval.
             num_due = max(0, now_ns - self._updated_ns) // _UPDATE_INTERVAL_NS
             self._updated_ns += num_due * _UPDATE_INTERVAL_NS
         for _ in range(min(num_due, _MAX_UPDATES)):
@@ -322,6 +323,7 @@ class MailboxExecutor:
         if signal.is_done:
             return
         wake = self.mailbox.wake_threadsafe
+        # Before the first look: a signal that is done between a look and the wait then wakes the thread.
         signal.add_done_callback(wake)
         try:
             while (mail := self.mailbox.take_until(signal, self.priority)) is not None:
@@ -556,6 +558,7 @@ class MailboxProcessor:
         """
         for _ in range(_MAX_DRAIN_ROUNDS):
             self.run_all_mails()
+            # A mail may have come since the last look: then it has to run first.
             if self.mailbox.try_quiesce():
                 return
         raise FlowletError(

@@ -167,6 +167,7 @@ class Attention(Interrupts):
 
     def call_for_results(self) -> None:
         """Let the loop that runs pass on its results now."""
+        # Not one step: two threads may both append, and one ``clear`` takes both away.
         if not self:
             self.append(True)
 
@@ -273,6 +274,7 @@ class TaskMailbox:
             self._num_put += 1
             if not self.interrupts:
                 self.interrupts.append(True)
+        # Outside the lock, which the woken thread takes at once.
         if is_woken:
             self._wakeup.release()
         return True
@@ -310,6 +312,7 @@ class TaskMailbox:
         Later mails wait for the next batch, so a mail that posts itself cannot keep the default action from running.
         """
         self.check_mailbox_thread()
+        # Without the lock: a mail that is missed here waits for the next batch.
         if self._queue:
             with self._lock:
                 self._batch.extend(self._queue)
@@ -325,6 +328,7 @@ class TaskMailbox:
         """The next mail of at least this priority, or None."""
         self._check_may_take()
         mail = self._take_urgent(priority) or _take_first(self._batch, priority)
+        # Without the lock: a mail that is missed here is found by ``_park``, which looks under it.
         if mail is None and self._queue:
             with self._lock:
                 mail = _take_first(self._queue, priority)
@@ -372,6 +376,7 @@ class TaskMailbox:
         with self._lock:
             self._owner_id, self._thread_id = None, self._owner_id
             has_mail = self._has_visible_locked(MIN_PRIORITY)
+            # In the lock round of the look: a put from here on wakes the parked thread itself.
             if not has_mail:
                 self._parked_for = MIN_PRIORITY
         if has_mail:
