@@ -355,6 +355,7 @@ class CheckpointCoordinator:
             checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
         )
         try:
+            # Before any task hears of it: splits that are assigned from here on belong behind the barrier.
             pending.sources = self.snapshot_sources(checkpoint_id)
         except FlowletError as error:
             self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, str(error))
@@ -439,6 +440,8 @@ class CheckpointCoordinator:
         self._effects.append(events.KeepCheckpoint(manifest))
         older = [each for each in self.pending.values() if each.checkpoint_id < checkpoint_id]
         self._fail_all(older, _Reason.CHECKPOINT_SUBSUMED)
+        # Behind ``KeepCheckpoint``: tasks commit when they hear of it, so the job must not restart from an older one
+        # any more.
         self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
     def manifest_failed(self, checkpoint_id: int, message: str) -> None:
@@ -495,6 +498,7 @@ class CheckpointCoordinator:
     def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
         """Note a failure, and fail the job if there are too many.  One checkpoint counts once."""
         tolerable = self.settings.tolerable_failures
+        # The job has kept its state since an older checkpoint failed.
         if tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(failure.reason):
             return
         self._counted.add(checkpoint_id)

@@ -189,6 +189,7 @@ class JobCheckpoints:
             isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending
         )
         if isinstance(message, messages.CheckpointAcknowledged):
+            # First: what follows may remove the files that no checkpoint names.
             self._completed.name_shared(message.checkpoint_id, message.part.shared)
         self._tell(lambda coordinator: coordinator.reported(message))
         return is_pending
@@ -226,6 +227,7 @@ class JobCheckpoints:
         idempotent.
         """
         self.stop()
+        # Before ``clear``, which forgets the newest one.
         path = self.retained_path(status)
         dropped = [*self._completed.clear(), *self.unrestorable] if path is None else []  # people may put a file back
         self.unrestorable = []
@@ -306,6 +308,7 @@ class JobCheckpoints:
         now_ms = began_ms + round((timers.time() - began_s) * 1000)
         for effect in self._coordinator.handle(happened, now_ms):
             self._carry_out(effect)
+        # Behind the effects: one of them may have changed what is due next.
         if self._timer is not None:
             self._timer.cancel()
         due_ms = self._coordinator.next_due_ms
@@ -408,6 +411,7 @@ class JobCheckpoints:
         if self._coordinator is not None and self.settings is not None and self.settings.is_periodic:
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
                 del self._to_discard[each]  # those with lower ids are among these
+            # A checkpoint whose manifest is being written has none yet: its files would look like leftovers.
             lowest = min((before, *self._coordinator.written))
             self._put_to_discard(f"{_LEFT}{lowest}", lambda: self._open_storage().discard_incomplete(lowest))
 

@@ -205,6 +205,7 @@ class JobStore:
         problems: dict[str, str] = {}
         for job_id in sorted(each for each in self._files.names(()) if _JOB_ID.fullmatch(each)):
             try:
+                # The end first: see ``put_end``.
                 end = self._get(_END, job_id, _end_decoder)
                 job = None if end is not None else self._get(_JOB, job_id, _job_decoder)
                 if end is not None:
@@ -321,9 +322,11 @@ class JobKeeper:
     def may_trigger(self, job_id: str, checkpoint_id: int) -> bool:
         """Whether a checkpoint may have this id: no later JobManager will use it again.  Reserves more ids in time."""
         progress = self._known(job_id)
+        # Half a block is left while the write is under way.
         if checkpoint_id + _MIN_RESERVE >= progress.ids_below:
             ids_below = checkpoint_id + ID_BLOCK
             self._write_progress(job_id, msgspec.structs.replace(progress, ids_below=ids_below), self._log_problem)
+        # What is on the disk counts: a write that is queued may fail.
         return checkpoint_id < self._ids_below.get(job_id, 0)
 
     def ended(self, job_id: str, end: Callable[[], JobEnd], done: Done) -> None:

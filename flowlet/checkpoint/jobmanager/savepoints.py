@@ -131,6 +131,7 @@ class JobSavepoints:
         for each in ended[: max(0, len(ended) - MAX_ENDED + 1)]:
             del self._operations[each]
         self._operations[request_id] = operation
+        # Before the directory is made: meanwhile tasks that wait for their last checkpoint could end with another one.
         if stops_job:
             self.taker.announce_stop(is_near=True)
         self.taker.call_in_background(
@@ -170,6 +171,7 @@ class JobSavepoints:
     def _ended(self, operation: SavepointOperation, failure: str | None) -> None:
         operation.failure = failure
         operation.is_complete = failure is None
+        # One that stops the job has a complete savepoint, and ends with the job.
         operation.has_ended = failure is not None or not operation.stops_job
         self.changed()
         if failure is not None:

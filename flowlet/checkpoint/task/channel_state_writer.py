@@ -138,6 +138,7 @@ class InMemoryChannelStateWriter:
         Any thread.
         """
         with self._lock:
+            # Even if it is not open: a barrier that comes later must not start it.
             self._aborted.append(checkpoint_id)
             calls = self._abort_locked(checkpoint_id, error)
             self._results.pop(checkpoint_id, None)
@@ -156,6 +157,7 @@ class InMemoryChannelStateWriter:
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Copy and keep the buffers; implements ``ChannelStateWriter``; any thread."""
+        # Outside the lock, for which the task and the loop would wait while buffers are copied.
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)

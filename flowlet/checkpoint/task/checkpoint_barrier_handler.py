@@ -101,6 +101,7 @@ class CheckpointBarrierHandler:
     def _carry_out_all(self, orders: Sequence[barriers.BarrierOrder]) -> barriers.CheckpointRefused | None:
         refused: barriers.CheckpointRefused | None = None
         for order in orders:
+            # A checkpoint that an input refused must not be triggered by a later order of this event.
             if refused is not None and isinstance(order, barriers.TriggerCheckpointOnBarrier | barriers.CompleteInputs):
                 continue
             try:

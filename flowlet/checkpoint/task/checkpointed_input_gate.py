@@ -107,6 +107,7 @@ class CheckpointedInputGate:
             NetstackError: from the gate.
             Exception: from the synchronous part of a snapshot.
         """
+        # More of them wait, whatever the gate said when this one was polled.
         if self._kept:
             found = self._kept.popleft()
             if self._kept:
@@ -132,6 +133,7 @@ class CheckpointedInputGate:
             kept = self.poll_next()
             return [] if kept is None else [kept]
         found = self._gate.poll_many(max_items)
+        # Fast path: an event comes alone, so outside of an alignment a batch has nothing to tell.
         if self._handler.is_aligning or len(found) == 1:
             for each in found:
                 self._notify_handler(each)
@@ -194,6 +196,7 @@ class CheckpointedInputGate:
         """Poll the priority events that are still queued, then wait for more; runs as a mail."""
         if self._is_closed:
             return
+        # Asked again: the default action may have polled the event since the mail was posted.
         has_priority = self._gate.priority_event_available_future().is_done
         while has_priority:
             found = self._gate.poll_next()
@@ -204,6 +207,7 @@ class CheckpointedInputGate:
             else:
                 self._kept.append(found)  # the mail was late: the priority event was polled before
             has_priority = found.more_priority_events
+        # Last: events that came meanwhile were polled above, and the future of the next one is another one.
         self._watch_priority()
 
     def _may_overtake(self, found: BufferOrEvent) -> bool:
@@ -228,6 +232,7 @@ class CheckpointedInputGate:
 
     def close(self) -> None:
         """Recycle kept buffers and close the gate, but not the handler."""
+        # First: a mail that waits must not poll a closed gate.
         self._is_closed = True
         kept, self._kept = self._kept, deque()
         for each in kept:

@@ -249,6 +249,7 @@ class AsyncSnapshot:
         with self._lock:
             if self._is_over:
                 return
+            # In the lock round of the look: a cancellation from here on leaves the parts to this thread.
             self._is_working = True
         try:
             states = {operator: part.finish() for operator, part in self.parts.items()}
@@ -283,6 +284,7 @@ class AsyncSnapshot:
             return  # _on_channel_state declines
         channels = NO_CHANNEL_DATA if future is None else future.result()  # no wait: it is done
         with self._lock:
+            # Before ``_end``, which lets go of them.
             states = self._states
         location = (self.barrier.options.location or b"").decode(errors="surrogateescape")  # of a savepoint
         if states is None or not self._end():
@@ -330,5 +332,6 @@ class AsyncSnapshot:
         with self._lock:
             if self._is_working:
                 return  # the working thread discards when it sees the state
+            # Taken under the lock: each part is discarded once, whichever threads come.
             parts, self.parts = self.parts, {}
         run_all([part.discard for part in parts.values()])

@@ -163,6 +163,7 @@ class SingleCheckpointBarrierHandler:
         orders = self._abort_older(f"the barrier of checkpoint {barrier.checkpoint_id}")
         self._current = barrier.checkpoint_id
         self._barrier = barrier
+        # Channels that have ended bring no barrier; one that ends later counts by itself.
         self._num_expected = self._num_open
         self._aligned.clear()
         if self._mode is BarrierMode.ALTERNATING and barrier.options.is_timeoutable:
@@ -225,6 +226,8 @@ class SingleCheckpointBarrierHandler:
     def _take_unaligned(self, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
         unaligned = barrier.as_unaligned()
         orders: list[barriers.BarrierOrder] = [
+            # In this order: what the inputs record needs an open channel state, and what is queued now belongs before
+            # the snapshot.
             barriers.InitInputs(unaligned),
             barriers.StartInputs(unaligned),
             barriers.TriggerCheckpointOnBarrier(unaligned, self._is_complete),

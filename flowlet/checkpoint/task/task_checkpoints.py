@@ -155,8 +155,10 @@ class TaskCheckpoints:
         if self._handler is not None:
             self._handler.close()
         with self._lock:
+            # In the lock round of the copy: a snapshot that starts behind it finds the mark, and is cancelled.
             self._is_closed = True
             snapshots = list(self._snapshots.values())
+        # The snapshots before the channel state: otherwise they would miss it, and decline.
         calls: list[Callable[[], object]] = [self._stop_alignment_timer, *(snapshot.cancel for snapshot in snapshots)]
         run_all([*calls, self.channel_state.close])
 
@@ -370,8 +372,10 @@ class TaskCheckpoints:
             self._open_channel_state(checkpoint_id, barrier.options)
             self.channel_state.finish_input(checkpoint_id)
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        # Before the snapshot, as in Flink: the consumers go on with their part while this task copies its state.
         self.outputs.broadcast_event(barrier, is_priority=barrier.options.is_unaligned)
         self._start_alignment_timer(barrier)
+        # Behind the broadcast, which hands over the output that the barrier overtakes.
         if barrier.options.needs_channel_state:
             self.channel_state.finish_output(checkpoint_id)
         self._take_snapshot(barrier, alignment)
