@@ -170,6 +170,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
 
     def _of_texts(self, keys: Sequence[str]) -> KeyedColumn:
         """Route texts by codes of the dictionary, or past it by hashes."""
+        # A longer chunk could need more codes than 16 bits have.
         if len(keys) > MAX_CHUNK_KEYS or self.bypass.is_taken():
             return self._past_dictionary(keys)
         dictionary = self._usable_dictionary()

@@ -257,6 +257,7 @@ class InputProcessor:
         if self._is_at_end_of_event_time or self.valve.last_output >= MAX_WATERMARK.timestamp:
             return
         self._is_at_end_of_event_time = True
+        # Outputs drop the watermarks of an input that is idle.
         if self.valve.is_output_idle:
             self.head.process_control(ACTIVE)
         self.head.process_control(MAX_WATERMARK)
@@ -341,6 +342,7 @@ class InputProcessor:
 
     def _poll_run(self, gate: ReadableGate, max_items: int) -> BufferOrEvent | None:
         """The first item of a gate; further items become the run, unless another gate has data."""
+        # Gates that have data take turns: a run of this one would take several turns at once.
         if any(_has_next(other) for other in self.gates if other is not gate):
             return gate.poll_next()
         found = gate.poll_many(max_items)
@@ -374,6 +376,7 @@ class InputProcessor:
 
     def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
         slices = self.slices
+        # Fast path: a lone element that need not be cut goes through the chain at once, without the queue.
         if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
             self.head.process_chunk(element)
         else:
@@ -391,6 +394,7 @@ class InputProcessor:
         if deserializer is None:
             raise RemoteProtocolError(f"{self.name}: data on input channel {channel} after its end of data")
         content = buffer.content
+        # A chunk of a task in this process: there are no bytes to read.
         if isinstance(content, ChunkContent):
             return [content.take()]
         return deserializer.feed(buffer.view)

@@ -73,6 +73,7 @@ class OutputFlusher:
             self._start()
 
     def _start(self) -> None:
+        # Two threads arm: the task, and the loop where results are still to come.
         with self._arming:
             if self._is_armed or self._is_closed:
                 return

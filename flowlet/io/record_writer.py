@@ -418,6 +418,7 @@ class RecordWriter(ABC):
         self._add_columns(chunk, None if lanes is None else np.asarray(lanes, np.uint16))
 
     def _add_columns(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
+        # Records that wait in lists are older.
         if not self._columns.num_rows:
             self._write_lists()
         self._columns.add(chunk, lanes)
