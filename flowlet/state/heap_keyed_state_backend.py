@@ -182,6 +182,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             descriptions[AGGREGATES] = AGGREGATES_DESCRIPTION
         if self._columns is not None:
             descriptions[WINDOW_COLUMNS] = self._columns[1]
+        # A copy: a state that is declared while the snapshot is under way leaves the dictionary.
         undeclared = dict(self._restored)
         max_parallelism = self._max_parallelism
 

@@ -58,6 +58,7 @@ class HeapValueState(_HeapState, ValueState[Any]):
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
+        # Fast path: a value of the very class that was declared needs neither a check nor a conversion.
         if type(value) is not self._exact:
             if value is None:
                 self._table.clear()
@@ -150,6 +151,7 @@ class HeapListState(_HeapState, ListState[Any]):
             value = self._declared.entered(value)
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._table.exact_to_store(key)
+        # ``get`` keeps the list as it is for a snapshot under way, before it is changed in place below.
         elements = self._get(exact)
         if elements is None:
             self._entries[exact] = [value]
@@ -163,6 +165,7 @@ class HeapListState(_HeapState, ListState[Any]):
             return
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._table.exact_to_store(key)
+        # As in ``add``: a snapshot under way has the list before it grows.
         elements = self._get(exact)
         if elements is None:
             self._entries[exact] = added
@@ -236,6 +239,7 @@ class HeapMapState(_HeapState, MapOfEntries, MapState[Any, Any]):
         inner = key if type(key) in PLAIN else exact_key(key)
         current = self._context.current_key
         outer = current if type(current) in PLAIN else self._table.exact_to_store(current)
+        # As with lists: ``get`` keeps the map for a snapshot under way, before it is changed in place.
         entries = self._get(outer)
         if entries is None:
             entries = {}

@@ -98,6 +98,7 @@ class TtlValueState(_TtlState, ValueState[Any]):
         if expiry.has_expired(used_ms, now_ms):
             self._stored.clear()
             return value if expiry.returns_expired else None
+        # Within one millisecond there is nothing to extend: reads of a hot key write once in each.
         if expiry.is_extended_by_reads and now_ms != used_ms:
             self._stored.update((value, now_ms))
         return value

@@ -136,6 +136,7 @@ class RocksDBValueState(_CachedValues, ValueState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         num_unseen = self._num_unseen
+        # Fast path: to measure a value costs as much as some updates; see ``_UPDATES_UNSEEN``.
         if num_unseen and exact in self._counted:
             self._num_unseen = num_unseen - 1
             self._entries[exact] = value
@@ -177,6 +178,7 @@ class RocksDBListState(_CachedValues, ListState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         self._num_added += 1
+        # Fast path: the next element that is measured counts for this one, too.
         if self._num_unseen and exact in self._counted:
             elements = self._entries[exact]
             if elements is not None:

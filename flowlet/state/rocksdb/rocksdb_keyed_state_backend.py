@@ -162,6 +162,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def keys_of(self, name: str) -> list[Any]:
         """Implement ``KeyedStateBackend.keys_of``; reads all rows of the state."""
         store = self._opened()
+        # Rows that only the caches have would be missing.
         store.flush()
         kind, state_id = self._descriptions[name].kind, self._ids[name]
         rows = (row for group in self._key_groups for row in store.rows(PREFIX.pack(group, state_id)))
@@ -179,6 +180,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         path = self._path(f"snapshot-{checkpoint_id}")
         shutil.rmtree(path, ignore_errors=True)
         store.checkpoint(path)
+        # Copies, as the pool reads them while the task goes on.
         ids, descriptions = dict(self._ids), dict(self._descriptions)
         files, base = self.place.shared_files, self._base
         groups, max_parallelism, now_ms = self._key_groups, self._max_parallelism, self._now_ms()
@@ -193,6 +195,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             with _removed(path):
                 for file in sorted(path.iterdir()):
                     if file.name.endswith(_SHARED_SUFFIX):
+                        # A name is never used twice in one database: a file that the last complete checkpoint has is
+                        # this one.
                         shared[file.name] = base.get(file.name) or files.write_shared(file)
                     else:
                         private[file.name] = file.read_bytes()
