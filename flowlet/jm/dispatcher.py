@@ -96,6 +96,7 @@ class Dispatcher:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
         master = JobMaster(job, self, self._clock, checkpoint_key=self._config.checkpoint_key)
+        # Before the job store has it: a second submission with this id must find it.
         self.jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
         self.keeper.submitted(job, master.submission_kept)
@@ -165,6 +166,7 @@ class Dispatcher:
         """Remove the slots of a lost TaskManager and fail its tasks; ignored if it has a newer session."""
         if self.sessions.get(session.tm_id) is not session:
             return
+        # First: what jobs send to it from now on is dropped.
         del self.sessions[session.tm_id]
         self._slots.remove(session.tm_id)
         tell = log.info if self._is_closing else log.warning
@@ -172,6 +174,7 @@ class Dispatcher:
         self._last_loss = f"{session.registration} was lost: {reason}"
         if self._is_closing and self.keeper.keeps_jobs:
             return  # the jobs go on at another JobManager
+        # A copy: a job that ends with this may be forgotten.
         for master in list(self.jobs.values()):
             master.task_manager_lost(session.registration, reason)
 
@@ -283,6 +286,7 @@ class Dispatcher:
         self._schedule_waiting()
 
     def _schedule_waiting(self) -> None:
+        # A copy: a job that starts leaves it.
         for job_id in list(self._timers):
             self._try_start(self.jobs[job_id])
 

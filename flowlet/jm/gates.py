@@ -102,6 +102,7 @@ class GateWrites:
         before = write.completed_by.get(partition.partition, 0)
         after = _Subtasks(before | 1 << subtask)
         write.completed_by[partition.partition] = after
+        # Once: when the last subtask has completed it.
         write.num_counted += before != after == self._all_subtasks
         self._forget_oldest()
         return self._is_complete(partition.job, write)
@@ -130,6 +131,7 @@ class GateWrites:
         write = self._write(job, epoch)
         if write.num_committed is None:
             self._num_remembered -= len(write.completed_by)
+            # Remembered: its stragglers may still complete partitions.
             self._writes[job, epoch] = _Write(is_aborted=True)
 
     def is_counted(self, partition: messages.CountedPartition) -> bool:

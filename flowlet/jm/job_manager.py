@@ -162,6 +162,7 @@ class JobManager:
             return
         assert self._server is not None, "start() set it"
         assert self._door is not None, "start() set it"
+        # First: a TaskManager whose session ends below would open another one.
         self.local.refuse_sessions()
         await self.dispatcher.close()
         self._server.close()

@@ -298,6 +298,7 @@ def fails_as_one(job: messages.JobGraphMessage) -> bool:
 
 def _join(region_of: dict[Subtask, set[Subtask]], members: Sequence[Subtask]) -> None:
     """Make one region of the regions of all members: the largest one takes in the others."""
+    # The largest one: so a subtask moves at most once per doubling of its region, however many edges there are.
     largest = max((region_of[each] for each in members), key=len)
     for each in members:
         region = region_of[each]

@@ -94,6 +94,7 @@ class SourceCoordinator:
         """Return the splits that are not assigned, for a checkpoint whose triggers are sent before another request is
         answered.
         """
+        # Another thread works in the enumerator.
         if self._waiting is not None:
             return self._state
         return msgspec.msgpack.encode((_STATE_VERSION, self.enumerator.snapshot()))
@@ -129,6 +130,7 @@ class SourceCoordinator:
         """Discover the splits of the next source; until then the state is that at its beginning, and
         all readers wait.
         """
+        # First: from the next line on a snapshot is this state.
         self._state = self.snapshot()
         self._waiting = sorted({*self._without, last_reader})
         self._without.clear()
