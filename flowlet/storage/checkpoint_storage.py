@@ -104,6 +104,7 @@ class CheckpointStorage(StateFiles):
     def discard(self, checkpoint_id: int) -> None:
         """Remove a checkpoint, the manifest first; does nothing if there is none.  Raises StorageError."""
         folder = self._folder(checkpoint_id)
+        # First: with its manifest a checkpoint looks complete, whatever files are gone.
         self._files.remove(folder, MANIFEST)
         self._files.remove_folder(folder)
 
@@ -195,6 +196,7 @@ class SavepointStorage(StateFiles):
 
     def discard(self) -> None:
         """Remove the files of a savepoint that has failed, the manifest first.  Raises StorageError."""
+        # First, as in ``CheckpointStorage.discard``.
         self._files.remove(_HERE, MANIFEST)
         for name in self._files.names(_HERE):
             self._files.remove(_HERE, name)

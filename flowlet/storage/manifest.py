@@ -143,6 +143,7 @@ class SignedFile:
         if not hmac.compare_digest(mac, _mac(key, start, place, content)):
             raise StorageError(f"{name} was changed after it was written: its MAC is wrong; {self.advice}")
         try:
+            # Only now: the decoder sees nothing that this cluster has not written.
             return decoder.decode(content)
         except msgspec.DecodeError as error:
             raise StorageError(f"{name} is of another flowlet ({error}): use the flowlet that wrote it") from error

@@ -114,6 +114,7 @@ class WorkingDirectory:
         if not lock_path.with_suffix("").exists():
             with suppress(OSError):
                 lock_path.unlink()
+        # Last: while it is locked, no other process takes the directory for a leftover.
         os.close(lock)
 
 
@@ -124,6 +125,7 @@ def remove_leftovers(base: Path) -> None:
             lock = os.open(lock_path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Its owner would hold the lock: it has ended.
                 shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
                 lock_path.unlink()
             finally:
@@ -148,6 +150,7 @@ def _new_lock(base: Path) -> tuple[Path, int]:
         except BlockingIOError:
             os.close(lock)
             continue
+        # Else another process was quicker: it has locked and removed the file, and a lock on that keeps nobody out.
         if path.exists():
             return path, lock
         os.close(lock)
@@ -224,6 +227,7 @@ class StateFiles(ABC):
             for index, each in enumerate(manifest.sources)
         ]
         stored = StoredManifest(msgspec.structs.replace(manifest, sources=[]), sources)
+        # No manifest must name a file that is gone: the job would count on a checkpoint that it cannot restore.
         self._check_files(stored)
         content = MANIFEST_FILE.encode(stored, self._key)
         folder = self._folder(manifest.checkpoint_id)

@@ -174,6 +174,7 @@ class LocalFiles:
             what = f"{self._words.kind} {self.location(folder, name)}"
             if not stat.S_ISREG(status.st_mode):
                 raise StorageError(f"{what} cannot be read: it is not a regular file; put the file itself in its place")
+            # Before it is read: a file that was changed may have any size.
             _check_size(what, status.st_size, max_bytes, self._words)
             return file.readall()
 
@@ -309,6 +310,7 @@ def _write_file(parent: int, name: str, content: bytes) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)  # a network file system may report a failed write only here
+        # Behind the fsync: a loss of power must not keep the name without the content.
         os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException:
         with suppress(OSError):
