@@ -179,6 +179,7 @@ class RequestVerifier:
         if match is None:
             return AuthRefusal.MALFORMED
         sent_ms, nonce, digest, mac = int(match[1]), Nonce(match[2]), match[3], match[4]
+        # First: a peer without the secret learns nothing of clocks and nonces, and fills no memory.
         if not hmac.compare_digest(mac, _request_mac(key or self._secret, line, digest, nonce, sent_ms)):
             return AuthRefusal.WRONG
         if abs(now_ms - sent_ms) > WINDOW_MS or sent_ms < self._started_ms:
@@ -190,6 +191,7 @@ class RequestVerifier:
             self._nonces.popitem(last=False)
         if nonce in self._nonces:
             return AuthRefusal.REPLAYED
+        # Refused rather than forgotten: a nonce that is forgotten too early is good once more.
         if len(self._nonces) >= self._max_nonces:
             return AuthRefusal.OVERLOADED
         if remember:

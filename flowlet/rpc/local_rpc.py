@@ -145,6 +145,7 @@ class PipeRpc(requests.RpcGateway):
             return requests.RpcResponse(refusal.status, refusal.body or b"")
         number = next(self._numbers)
         answer: asyncio.Future[requests.RpcResponse] = asyncio.get_running_loop().create_future()
+        # Before the request leaves: the answer may come while this call waits for room.
         self._answers[number] = answer
         try:
             async with running_timeout(timeout_s):
@@ -163,6 +164,7 @@ class PipeRpc(requests.RpcGateway):
     async def open_session(self) -> requests.SessionTransport:
         """Implement ``RpcGateway.open_session``; the session shares the pipe with the requests."""
         number = next(self._numbers)
+        # Before the peer hears of it: its first message may come while this call waits for room.
         session = self._pipe.open_session(number)
         await self._send(_OPEN, number)
         return session

@@ -36,6 +36,7 @@ def load_or_create_secret(path: Path | None = None) -> bytes:
     """
     path = default_secret_file() if path is None else path
     try:
+        # A link counts as a file, wherever it leads: ``_load`` refuses it.
         if not os.path.lexists(path):
             _create(path)
         return _load(path)
@@ -97,6 +98,7 @@ def _load(path: Path) -> bytes:
     # Without O_NONBLOCK, a named pipe at this path would block the start for ever.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        # Of the open file: the path may name another one by now.
         _check_owner(path, os.fstat(fd))
         text = os.read(fd, _MAX_FILE_BYTES)
     finally:

@@ -59,6 +59,7 @@ class RequestSigner:
             AuthenticationError: it is not that of a server with this secret; says what to do.
             OtherTimeError: the request is to be sent again, unless it was the second one.
         """
+        # First: a refusal has no proof of its own.
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.MISDIRECTED_REQUEST):
             self.check_refusal(nonce, answer.status, header, is_second=is_second)
         proof = header(auth.PROOF_HEADER)
@@ -76,6 +77,7 @@ class RequestSigner:
             auth.check_answer(
                 self._secret, nonce, status, time_ms.encode("utf-8", "replace"), header(auth.PROOF_HEADER)
             )
+            # Only a signed time counts: otherwise a stranger could make this end date its requests as he likes.
             self._ahead_ms = int(time_ms) - self._clock()
             raise OtherTimeError
         if status == HTTPStatus.UNAUTHORIZED:
