@@ -215,6 +215,7 @@ class BufferWritingResultPartition:
         if self._state is not _OPEN:
             self._refuse()
         builder = self._builders[subpartition]
+        # Fast path: a record that fits into the open buffer needs neither the pool nor a lock.
         if builder is not None:
             written = builder.append_and_commit(record)
         else:
@@ -244,6 +245,7 @@ class BufferWritingResultPartition:
         if self._state is not _OPEN:
             self._refuse()
         target = self._subpartitions[subpartition]
+        # Before anything changes: the caller then emits bytes.
         if not target.takes_contents:
             return False
         if self._builders[ALL] is not None:

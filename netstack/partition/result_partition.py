@@ -193,6 +193,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._finish_builders()
         for subpartition in self._subpartitions:
             subpartition.finish()
+        # Changes nothing if a release came while the ends were written.
         self._change_state(ResultPartitionState.FINISHING, ResultPartitionState.FINISHED)
 
     def close(self) -> None:
@@ -205,6 +206,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._finish_builders()
         if not is_finished and self._state is not ResultPartitionState.CLOSED:
             self.release(ResourceClosedError("it was closed before it was finished"))
+        # Queued buffers keep their segments, which go home as they are read.
         self._pool.destroy()
         self._release_if_unused()
 
@@ -265,6 +267,7 @@ class ResultPartition(BufferWritingResultPartition):
             # Not ``release``: it would consume the subpartitions that this range got.
             union.hand_back()
             raise
+        # Behind the last view: what the others have told until now has waited.
         union.start()
         return union
 

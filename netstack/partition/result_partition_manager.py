@@ -79,6 +79,7 @@ class TaskEventDispatcher:
             handlers = self._handlers.get(partition_id)
             if handlers is None:
                 return False
+            # A copy: a handler may subscribe another one, or unregister the partition.
             found = [*handlers.get(type(event), ()), *handlers.get(getattr(event, "class_name", None), ())]
         run_all([partial(handler, event) for handler in found])
         return True
@@ -170,6 +171,7 @@ class ResultPartitionManager:
         self.task_events.register_partition(partition_id)  # for us alone; before anybody finds the partition
         try:
             with self._lock:
+                # Once more: the manager may have been shut down in between.
                 self._check_free_locked(partition_id)
                 self._partitions[partition_id] = partition
                 # In this lock round: a timer in between would find the partition neither announced nor here, and end
@@ -294,6 +296,7 @@ class ResultPartitionManager:
 
     def _on_time(self, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
         with self._lock:
+            # The partition came, or the consumer left, while the timer fired.
             if waiting.is_over:
                 return
             is_announced = waiting.partition_id in self._announced
