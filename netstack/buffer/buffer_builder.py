@@ -207,6 +207,7 @@ class BufferBuilder:
     __slots__ = ("_has_consumer", "_is_closed", "_lease", "_marker", "_position", "_view", "capacity_bytes")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
+        # The lease is the marker, too: one object less per buffer.
         self._lease = self._marker = BufferLease(segment, recycler)
         self._view = view = segment.view
         self.capacity_bytes = len(view)  # how many bytes it takes in all; less after ``trim``
@@ -360,6 +361,7 @@ class SegmentConsumer(BufferConsumer):
 
     @property
     def _lease(self) -> BufferLease:  # type: ignore[override]  # it is only read
+        # Made for a second reader or a part only: most segments leave whole, in a run.
         lease = self._made_lease
         if lease is None:
             lease = self._made_lease = BufferLease(self._segment, self.recycler)

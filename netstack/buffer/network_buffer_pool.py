@@ -379,6 +379,7 @@ class NetworkBufferPool:
     def destroy_all_pools(self) -> None:
         """End every local pool; this one goes on."""
         with self._lock:
+            # A copy: each pool leaves the list when it ends.
             pools = list(self._pools)
         run_all([pool.destroy for pool in pools])
 
@@ -461,6 +462,7 @@ class NetworkBufferPool:
         if pool.num_requested < pool.num_required:
             # Within the guarantee any free segment will do: promises never exceed the total.
             return num_free > 0
+        # Beyond the guarantee only a segment that no other one is waiting for.
         return pool.num_requested < pool.num_buffers and num_free > self._num_owed
 
     def _take_locked(self, pool: LocalBufferPool) -> MemorySegment:
