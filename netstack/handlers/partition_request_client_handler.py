@@ -282,6 +282,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def fail_all(self, error: NetstackError) -> None:
         """Fail every channel with ``error``; channels that come later fail with the first error of the connection."""
+        # The first one counts, and channels that are requested from now on fail with it at once.
         if self._error is None:
             self._error = error
         channels, self._channels = list(self._channels.values()), {}

@@ -339,6 +339,8 @@ class PartitionRequestQueue(ChannelHandler):
         self._is_writing = True
         try:
             with self._turn:
+                # The turn is held for all of it: a direct write between two frames would poll a reader that is queued
+                # here.
                 self._write_batch(ctx)
         except Exception as error:  # noqa: BLE001 - the loop would only log it, and all readers of the connection would hang
             ctx.catch(error)

@@ -86,6 +86,7 @@ class CreditBasedSequenceNumberingViewReader:
 
     def notify_priority_event(self, sequence_number: int) -> None:
         """Hear that the head of the subpartition is a priority event; any thread."""
+        # Like data: the subpartition gives priority events first, whoever polls.
         self._notify(self)
 
     def set_view(self, view: ResultSubpartitionView) -> None:
