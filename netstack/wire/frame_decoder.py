@@ -212,6 +212,7 @@ class FrameDecoder:
         if self._is_direct:
             return self._rest
         start, end = self._start, self._end
+        # Without a rest the next read has the whole buffer.
         if start == end:
             self._start = self._end = end = 0
         wanted = self.staging_bytes if self.is_known else _STRANGERS_STAGING_BYTES
