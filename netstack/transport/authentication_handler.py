@@ -136,6 +136,7 @@ class AuthenticationHandler(ChannelHandler):
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Start the handshake; the event is passed on when it is over."""
+        # First: a peer that never says anything is cut as well.
         late = _RefusedError(f"it did not finish the handshake within {self.timeout_s:g} s")
         self._timer = RunningTimer(self.loop, self.timeout_s, partial(self._fail, ctx, late))
         try:

@@ -144,6 +144,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if self.direct is None and self._transport is not None and self._loop is not None and not self._is_tls:
             sock = _duplicate(self._extra("socket"))
             if sock is not None:
+                # The child of a fork closes the duplicate as well: otherwise the connection would outlive this process.
                 self._guards.append(ClosedInChildren(sock.fileno(), sock))
                 flush = partial(self._loop.call_soon_threadsafe, self.transport_flush)
                 self.direct = DirectWriter(sock, self._outbound, self.turn, lambda: self._state is _State.OPEN, flush)
@@ -403,6 +404,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             return
         taken, self._held_bytes = self._held_bytes, 0
         with self.turn:
+            # With the turn: a direct write compares the two counts that this changes.
             self._account(taken)
             self._flush_pass()
 

@@ -84,6 +84,7 @@ class ChannelOutboundBuffer:
         due: list[OnWritten] = []
         while callbacks and callbacks[0][0] <= written:
             due.append(callbacks.popleft()[1])
+        # Not at the high watermark already: the channel would flip with every frame.
         if not self.is_writable and self.num_added - written <= self._low:
             self.is_writable = True
             return due, True
