@@ -233,6 +233,7 @@ class CheckpointCoordinator:
 
     def _finished(self, run: _Run, attempt: bytes) -> None:
         run.starting.discard(attempt)
+        # Before the failures below, whose orders go to unfinished attempts.
         subtask = run.unfinished.pop(attempt)
         run.finished.append(subtask)
         waiting = [each for each in self.pending.values() if attempt in each.missing]

@@ -152,6 +152,7 @@ def _what(operator_id: str, names: Mapping[str, str] | None) -> str:
 def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _Part:
     try:
         pickled, buffers = _dump(pickle.Pickler, value)
+        # Fast path: without classes that go by value the pickler in C is enough; ours calls Python per instance.
         if any(map(names_what_goes_by_value, pickled)):
             pickled, buffers = _dump(FormPickler, value)
     except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not

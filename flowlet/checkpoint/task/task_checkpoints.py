@@ -216,6 +216,7 @@ class TaskCheckpoints:
             self._behind_end_of_data.append(barrier)
             self._stop_source(_STOP_MODES[options.type])
             return True
+        # No channel will bring a barrier any more: the task is triggered like a source.
         if handler is None or all(gate.is_finished for gate in self._gates):
             alignment = AlignmentMetrics(max(0, self.wall_ms() - barrier.timestamp_ms))
             try:
@@ -225,6 +226,7 @@ class TaskCheckpoints:
                 return False
             self.complete_inputs(checkpoint_id)
             return self.trigger_checkpoint_on_barrier(barrier, alignment)
+        # All producers have finished and send no barrier; this one stands for theirs.
         for index, gate in enumerate(self._gates):
             for channel in gate.unfinished_channels:
                 handler.handle(BarrierReceived((index, channel), barrier, is_injected=True))
@@ -238,6 +240,7 @@ class TaskCheckpoints:
         self._stop_alignment_timer(checkpoint_id)
         self.chain.notify_checkpoint_complete(checkpoint_id)
         if self._synchronous_id is not None:
+            # Another checkpoint may be complete first: the task would end without the savepoint.
             is_final = checkpoint_id == self._synchronous_id
         else:
             is_final = self._final_min_id is not None and checkpoint_id >= self._final_min_id
