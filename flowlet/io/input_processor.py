@@ -191,6 +191,7 @@ class InputProcessor:
         Raises:
             NetstackError, SerdeError: as ``process_input``.
         """
+        # Records are in front of the next event.
         if self.slices or self._run:
             return InputStatus.MORE_AVAILABLE
         item = self._poll(1)
@@ -317,6 +318,7 @@ class InputProcessor:
             future = gate.available_future()
             if future.is_done:
                 on_available()
+            # A future that is done in between calls back at once.
             elif self._watched[index] is not future:
                 self._watched[index] = future
                 future.add_done_callback(on_available)

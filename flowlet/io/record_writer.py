@@ -485,6 +485,7 @@ class RecordWriter(ABC):
 
     def _write_lane(self, lane: int) -> None:
         values, timestamps, keys = self._pending[lane], self._pending_timestamps[lane], self._pending_keys[lane]
+        # Copies: the chunk may be handed over, and the lists are emptied below.
         chunk = Chunk(values.copy(), timestamps.copy() if self._has_timestamps else None)
         if keys:
             chunk.keys = keys.copy()
@@ -512,6 +513,7 @@ class RecordWriter(ABC):
         ):
             self._mark_dirty()
             if codes is not None:
+                # Only here: the halves of an element that is too large are encoded once more.
                 codes.commit()
             self._write_bytes(data, lane)
             self.num_written[lane] += len(chunk)
