@@ -69,6 +69,7 @@ def frozen_row(name: str, kind: StateKind, stored: Any) -> Any:
     A row that a table kept and dropped (``stored`` is a tuple for a list or a map) was never the user's.
     """
     row = _row(kind, stored)
+    # Fast path: a row that cannot change is its own copy.
     if are_unchanging([row]):
         return row
     try:
@@ -230,6 +231,7 @@ class DeclaredValues:
         """The results of ``entered`` for all values."""
         found = list(values)
         exact = self.exact
+        # Fast path: one pass in C over the types.
         if exact is None or set(map(type, found)) <= {exact}:
             return found
         return list(map(self.entered, found))
@@ -265,6 +267,7 @@ class DeclaredValues:
             values = [each[0] for each in values]
         if not self._needs_rows:
             return
+        # Fast path: C looks at the range of all integers at once.
         if self._typecode is not None:
             try:
                 array(self._typecode, values)

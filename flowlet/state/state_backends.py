@@ -234,6 +234,7 @@ class KeyedStateBackend(ABC):
         if expiry is None:
             stored = stored_in(entries, values if values.is_entered else None)
         else:
+            # The state around it checks values: what is stored is a pair of value and time.
             stored = _TTL_STATES[kept](stored_in(entries), expiry, values)
         match descriptor:
             case ReducingStateDescriptor():
@@ -500,6 +501,7 @@ class OperatorStateBackend(OperatorStateStore):
             FlowletError: a value cannot be copied; names the state.
         """
         frozen = {name: (self._descriptions[name], _frozen(name, *each)) for name, each in self._states.items()}
+        # A union list is whole in every subtask: in all snapshots it would multiply with each restart.
         undeclared = {
             name: rows
             for name, rows in self._restored.items()
@@ -554,6 +556,7 @@ def _frozen(
         elements = list(state.get())
     if declared.is_serialized_checked:
         declared.check_rows(kind, [elements], has_ttl=False)
+    # Fast path: values that cannot change need no copy.
     if are_unchanging(elements):
         return lambda: elements
     data = dumped_rows(name, elements)
