@@ -133,6 +133,7 @@ class RestApi:
         if (ended := self._ended_document(request)) is not None:
             return ended
         master = self._find_job(request)
+        # An end is told when the job store has it: otherwise the next JobManager could run the job again.
         if master.is_ended and not await master.wait_until_settled(_DEFAULT_LONG_POLL_MS / 1000):
             return error_response(503, "the job has ended, and the job store has not taken its end yet")
         return self._document_of(master)
@@ -177,6 +178,7 @@ class RestApi:
         master, timeout_s = self._find_job(request), self._long_poll_s(request)
         if not await master.wait_for_result(timeout_s, self.config.failure_grace_s):
             return Response(status=204)
+        # As in ``job``: an end that the job store lacks is not told.
         if master.is_ended and not await master.wait_until_settled(timeout_s):
             return Response(status=204)
         return self._document_of(master)
@@ -271,9 +273,11 @@ class RestApi:
         master, gate = self._find_gate(request)
         if not await master.wait_until_running(self._long_poll_s(request)):
             return Response(status=204)
+        # The job may have ended while this request waited.
         _check_not_ended(master, gate)
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
+            # Before the answer: no partition of this job may be counted without a commit.
             gate.writes.announce(committed_job[:MAX_JOB_NAME_BYTES])
         places = master.gate_places(gate)
         return json_response(gate_document(master.job, gate.gate, places, self.config.secret, self.clock()))
