@@ -49,6 +49,7 @@ class _CoOperator(TwoInputRecordOperator):
         """Open the function; from now on it is known whether it uses keyed state."""
         super().open()
         if self.state_refusal is None and not is_state_used(self.ctx):
+            # A selector is a call per record, and without keyed state no one asks for the key.
             self._key_inputs = [None, None]
         self._loops = [self._loop_of(name, self._write) for name in self.methods]
 
@@ -160,10 +161,12 @@ class _BroadcastContext(_StatesContext):
         backend = operator.ctx.keyed_state_backend
         state = backend.state(state_descriptor, kind)
         try:
+            # A list made before the loop: the function may clear states of keys.
             for key in backend.keys_of(state_descriptor.name):
                 self._key_context.current_key = key
                 function(key, state)
         finally:
+            # Else the last key would stay current: a record of the broadcast stream has none, and must reach no states.
             self._key_context.current_key = NO_KEY
 
 
@@ -208,6 +211,7 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputRecordOperator):
     def _make_context(self, timers: TimerService) -> ProcessContext:
         states = {each.name: self.ctx.operator_state_backend.get_broadcast_state(each) for each in self._descriptors}
         self._broadcast_context = _BroadcastContext(timers, self, states)
+        # The views share the entries: what the broadcast side writes is seen by the next record, without a copy.
         views: dict[str, OperatorBroadcastState] = {
             name: ReadOnlyOperatorBroadcastState(name, state.entries, state.declared) for name, state in states.items()
         }

@@ -147,6 +147,7 @@ class EventTimeStream:
             done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
             self.output.collect(done.with_timestamps(stamps))
             return len(stamps)
+        # The loop is shared, and its last run may have been for another split: it asks here whose generator to call.
         self._owner._acting = self
         return self._owner._loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
 
@@ -215,6 +216,7 @@ class EventTimeStream:
             array = chunk.timestamp_array
             largest = int(array.max()) if array is not None and len(array) else None
         limit = self._limit()
+        # Few chunks have a timestamp above the limit: only these are read record by record.
         if largest is None or largest <= limit:
             return largest
         timestamps = chunk.timestamps or []
@@ -247,6 +249,8 @@ class EventTimeStream:
             emit(assigned)
         largest = None if self._generator.needs_events else self._write_largest(code)
         if self._max_skew_ms is not None:
+            # The clock is read once per run: it hardly moves within one, and a call per record would cost more than the
+            # test.
             code.at_start(f"{limit} = {code.bind(self._limit, 'limit_of')}()")
             head = f"if {assigned or MIN_TIMESTAMP} > {limit}:"
             with code.block(head):

@@ -88,6 +88,7 @@ class ProcessContext:
 
     def get_current_key(self) -> Any:
         """The key of the record or timer."""
+        # The test stands here, too: most keyed functions ask at every record, and this spares them a call.
         if not self._is_active:
             self._check()
         key = self._key_context.current_key
@@ -161,6 +162,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
     ) -> None:
         """Write the statements that call a method with record and context, and take each result through the chain."""
         context = code.bind(ctx, "context")
+        # Once per run of records, not per record: within a run only the timestamp changes.
         code.at_start(f"{context}.enter(None)")
         code.at_end(f"{context}.leave()")
         if timestamp is not None:
@@ -321,6 +323,7 @@ class SingleResults:
 
     def flush(self) -> None:
         """Pass on the results that wait here."""
+        # New lists, because the chunk keeps these two, and the operators behind may hold it for longer.
         values, timestamps = self._values, self._timestamps
         self._values, self._timestamps = [], []
         if values:

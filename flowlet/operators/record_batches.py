@@ -53,6 +53,7 @@ class ToColumnsOperator(UserFunctionOperator):
         try:
             return batch_of_records(chunk.values if chunk.columns is None else chunk.columns, self._schema)
         except TypeError as error:
+            # Only now one by one: the error of the whole chunk does not tell which record it is about.
             failed, cause = self._first_failure(chunk.values, error)
             raise UserFunctionError(self.name, self.ctx.subtask, preview(failed)) from cause
 
@@ -62,6 +63,7 @@ class ToColumnsOperator(UserFunctionOperator):
                 batch_of_records([value], self._schema)
             except TypeError as its_error:
                 return value, its_error
+        # Each record fits alone, and they do not fit together: the first one stands for all.
         return values[0], error
 
 
@@ -169,6 +171,7 @@ class ArrowTableSource(ShareSource):
         return ShareReader(self._table.num_rows, (subtask, parallelism), self._chunk_of, MAX_CHUNK_ROWS)
 
     def _chunk_of(self, rows: range) -> Chunk:
+        # A slice may lie across several chunks of the table; combined, it is one batch.
         (batch,) = self._table.slice(rows.start, len(rows)).combine_chunks().to_batches()
         return Chunk.of_columns(columns_of_batch(batch))
 
@@ -225,6 +228,7 @@ class ArrowReader(SourceReaderBase):
 
     def restore_position(self, position: int) -> None:
         """Drop the first ``position`` rows."""
+        # Both at once: a snapshot before the rows are read again and dropped must have the whole position.
         self._num_rows = self._num_to_drop = position
 
     def close(self) -> None:

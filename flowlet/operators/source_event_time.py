@@ -104,6 +104,8 @@ class SourceAlignment:
 
         Flink's metric ``watermarkAlignmentDrift``.
         """
+        # Read without a lock by threads that report metrics: two numbers of different moments give a drift that is off
+        # once, and steer no source.
         return min(max(self._emitter.last_watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
 
     def sample(self) -> int:
@@ -240,6 +242,7 @@ class SourceEventTime:
         changed = dict.fromkeys((*open_splits.take_changed(), *current))
         if open_splits is not self._watched:
             self._watched = open_splits
+            # This object knows only its own changes: splits of the object before it may have ended unnoticed.
             changed |= dict.fromkeys((*self._splits, *open_splits))
         for name in changed:
             if name not in self._splits and (name in open_splits or name in current):
@@ -261,6 +264,8 @@ class SourceEventTime:
             self._whole.ask()
         else:
             ended = self._open_splits(open_splits)
+            # Each generator may raise the lowest watermark: it is looked for once behind all splits, not for each of
+            # them.
             self._parts.defer()
             for split in self._splits.values():
                 split.stream.ask()

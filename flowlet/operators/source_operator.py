@@ -51,6 +51,7 @@ class KeptRecords:
     @classmethod
     def of(cls, chunk: Chunk) -> "KeptRecords":
         """The records of a chunk in their present state; records that can change are copied."""
+        # The chain goes on with these objects while the snapshot is written, and a function may change them.
         return cls(
             tuple(map(copy_if_mutable, chunk.values)), None if chunk.timestamps is None else tuple(chunk.timestamps)
         )
@@ -280,6 +281,7 @@ class SourceOperator(StreamOperator):
             UserFunctionError: the reader failed otherwise.
         """
         event_time = self._event_time
+        # Before the look at the group: it holds back the reader, and these records are read already.
         if self.slices.waiting:
             self._emit_waiting(should_stop)
             return True
@@ -340,6 +342,7 @@ class SourceOperator(StreamOperator):
     def emit_mark(self, mark: CompletionMark) -> None:
         """Emit a completion mark behind all records so far, and tell the reader."""
         self._opened.mark_emitted(mark.number)
+        # Behind the records that wait: a mark that overtook them would report them as processed.
         if self.slices:
             self.slices.add(None, (mark,))
         else:
@@ -391,6 +394,7 @@ class SourceOperator(StreamOperator):
             self._event_time.close()
         if self._marker_timer is not None:
             self._marker_timer.cancel()
+        # Before the reader goes: other threads ask for the progress, and get this one from then on.
         self._last_progress = self.progress
         self.slices.waiting.clear()
         reader = self._reader

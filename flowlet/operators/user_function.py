@@ -155,6 +155,7 @@ class UserFunctionOperator(StreamOperator):
     def open(self) -> None:
         """Open the functions."""
         for function in self._functions:
+            # Each may take long: after a cancellation no further function is called.
             self.ctx.attention.check()
             function.open(self.ctx, self._refusal_of(function))
 
@@ -276,6 +277,7 @@ class KeyedInput:
         elif columns.key_position is not None and not self._is_shown_column:
             column = columns.fields[columns.key_position]
             known = column.to_list()
+            # Plain values are their own exact keys, so no one has to look at each.
             if column.value_type in PLAIN_TYPES:
                 return known, known
         name, ctx = self._operator.name, self._operator.ctx
@@ -292,6 +294,8 @@ class KeyedInput:
         key, operator = code.variable("k"), self._operator
         blame = Blame(operator.name, operator.ctx.subtask, record)
         code.line(f"{key} = {code.bind(self._selector.call, 'key')}({record})", blame)
+        # Called for its error alone: a value that cannot be a key is to fail at its record.  The function sees the key
+        # as it is.
         code.line(f"{code.bind(exact_key, 'exact_key')}({key})", blame)
         return key
 
@@ -317,6 +321,7 @@ class FunctionOperator(RecordOperator):
         """Open the functions; from now on it is known whether they use keyed state."""
         super().open()
         if self._used_keys is not None and not is_state_used(self.ctx):
+            # The selector is not called from now on: without keyed state no one asks for the key.
             self._used_keys = None
 
     def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
