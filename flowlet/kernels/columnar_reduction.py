@@ -108,6 +108,7 @@ class ColumnarReduction:
         if found is None:
             return None
         numbers, slots, num_slots = found
+        # No sort and no running results: only the last result of each key leaves.
         is_plain = numbers.is_valid is None and self._has_value is None and not self._aggregation.keeps_record
         if is_plain and self._accumulator.advance_once(slots, numbers.array):
             rows = self._last_rows.of(slots, num_slots)
@@ -162,11 +163,14 @@ class ColumnarReduction:
         if not first:
             return self._index.load(keys)
         slots = self._index.slots(column_of([key_for(key) for key in keys]))
+        # A key that the index takes for one that it has gets no new slot, and all results behind it would be one slot
+        # off.
         return slots is not None and bool((slots == np.arange(first, first + len(keys))).all())
 
     def unseen(self, keys: Column) -> list[Any] | None:
         """The exact keys that no column of an earlier call had; None: not all keys are of one kind."""
         if self._seen is None:
+            # Not the index of the results, whose every slot must have one.
             self._seen = KeyIndex(allows_null=self._aggregation.skips_nulls)
         seen = self._seen
         num_before = seen.num_slots
@@ -178,6 +182,8 @@ class ColumnarReduction:
 
     @property
     def _has_refused_keys(self) -> bool:
+        # A chunk was refused after the index had learned its keys: their slots have no results, so no chunk is taken
+        # any more.
         return self._index.num_slots > self._num_slots
 
     def _start_rows(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:

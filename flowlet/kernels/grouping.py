@@ -109,6 +109,7 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
         return Grouping(order, present, lengths.cumsum() - lengths, lengths)
     in_order = codes.take(order)
     is_start = np.empty(len(codes), np.bool_)
+    # A slice, because there may be no rows.
     is_start[:1] = True
     np.not_equal(in_order[1:], in_order[:-1], out=is_start[1:])
     starts = is_start.nonzero()[0]
@@ -234,6 +235,7 @@ class Int64Bound:
 
         ``values`` are in the order of the rows; ``sums`` are the sums of all keys before these rows, by code.
         """
+        # The bound grew by the worst case of each chunk; the sums may be far below it, or may have fallen.
         self._bound = magnitude(sums)
         return self._grows(magnitude(values) * int(grouping.lengths.max())) or self._fit_closely(grouping, values, sums)
 
@@ -256,6 +258,7 @@ def magnitude(values: NDArray[np.int64]) -> int:
     """The largest absolute value; 0 if there are no values."""
     if not len(values):
         return 0
+    # Numbers of Python: no int64 holds the magnitude of its smallest number.
     return max(int(values.max()), -int(values.min()))
 
 
@@ -370,6 +373,8 @@ class LastRows:
         """The last row of each key, in the order of the rows."""
         rows = np.arange(len(slots))
         if num_slots > len(self._scratch):
+            # Never cleared: each call reads only places that it wrote.  Twice as many, so that a slow growth of keys
+            # does not ask for new memory at each chunk.
             self._scratch = np.empty(2 * num_slots, np.int64)
         if num_slots * _MIN_ROWS_PER_SLOT <= len(slots):
             return self._of_few(slots, rows, num_slots)

@@ -85,4 +85,5 @@ class TimeColumn(TimestampAssigner):
             )
         if not numbers.kind.is_instant:
             return numbers.array
+        # By floor division: it rounds times before 1970 down, too, where a division towards zero would round them up.
         return numbers.array * _MS_PER_SECOND if kind.unit == "s" else numbers.array // _PER_MILLISECOND[kind.unit]

@@ -188,6 +188,7 @@ def matched_rows(
     stops = of_row.cumsum()
     start, done = 0, 0
     while start < len(left_order):
+        # At least one row, because one alone may have more pairs than a piece holds.
         stop = max(start + 1, int(np.searchsorted(stops, done + _MAX_PAIRS, side="right")))
         repeats = of_row[start:stop]
         rows = np.repeat(left_order[start:stop], repeats)

@@ -224,6 +224,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
         """The windows of merged rows that begin behind ``after`` and not behind ``limit``, both given by their first
         panes.
         """
+        # A pane is a window: its parts are put together already, so no row is spread and grouped again.
         if self.shape.is_tumbling:
             is_due = (run.starts > after) & (run.starts <= limit)
             if is_due.any():
@@ -271,6 +272,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             run = self._rows.joined()
             candidates, of_windows = shape.spread(run.starts, int(windows.min()) - 1, int(windows.max()))
             wanted = _pairs(windows, added.slots.take(rows))
+            # The windows between the first and the last one may hold keys whose results did not change.
             is_wanted = np.isin(_pairs(of_windows, run.slots.take(candidates)), wanted)
             yield self._spread_over(run, candidates[is_wanted], of_windows[is_wanted])
 
@@ -287,6 +289,7 @@ def sessions_of(slots: Int64Array, starts: Int64Array, ends: Int64Array) -> tupl
 
     The marks of the run: the end of each session, and whether it changed since it was emitted.
     """
+    # lexsort sorts by its last argument first: by key, then by time.
     order = np.lexsort((starts, slots))
     in_order, first, last = slots.take(order), starts.take(order), ends.take(order)
     last = _running_maxima(in_order, last)
@@ -475,6 +478,7 @@ class LocalWindows:
         """
         panes = self._shape.panes(inputs.timestamps)
         if self._keys.num_slots > _MAX_SLOTS or self._keys.num_bytes > _MAX_KEY_BYTES:
+            # Before the slots of this chunk are taken: they would name keys that are gone.
             self.forget_keys()
         run = run_of_rows(self._layout.partials, panes, self._keys.slots(inputs), inputs)
         if run is None:

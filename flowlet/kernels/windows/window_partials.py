@@ -196,6 +196,7 @@ class NumberPartial(Partial):
         """Combine the values of each group one after the other; sums that may overflow are computed in halves."""
         values = part[0]
         is_int = values.dtype == np.int64
+        # A cheap upper bound: only sums that might overflow pay for halves and for numbers of Python.
         if self.kind == "sum" and is_int and magnitude(values) * len(values) > INT64_MAX:
             return (self._exact(values, codes, num_groups),)
         found = np.full(num_groups, self._identity(values.dtype), values.dtype)
@@ -208,11 +209,13 @@ class NumberPartial(Partial):
             return dtype.type(0)
         if dtype == np.int64:
             return dtype.type(INT64_MIN if self.kind == "max" else INT64_MAX)
+        # Of a number and NaN, fmin and fmax give the number.
         return np.nan
 
     def _exact(self, values: Int64Array, codes: IndexArray, num_groups: int) -> Int64Array:
         upper = np.zeros(num_groups, np.int64)
         lower = np.zeros(num_groups, np.int64)
+        # Halves of 32 bits: sums of 2**31 of them fit 64 bits, and Python joins them exactly.
         np.add.at(upper, codes, values >> _LOW_BITS)
         np.add.at(lower, codes, values & _LOW_MASK)
         sums = [(high << _LOW_BITS) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]
@@ -243,6 +246,7 @@ class RankedPartial(Partial):
         ranks = np.empty(len(order) + 1, np.int64)
         ranks[order.to_numpy()] = np.arange(len(order))
         neutral = _NO_ROW if self.is_largest else len(order)
+        # The place behind all values is for nulls, which get that index below.
         ranks[-1] = neutral
         indices = encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)
         found = np.full(num_groups, neutral, np.int64)
@@ -467,6 +471,7 @@ class WindowKeys:
         name = name or self._name
         slots = self._index.slots(inputs.column(name))
         if slots is None:
+            # The form of this chunk may differ from the earlier ones; in its declared type every chunk is alike.
             slots = self._index.slots(ArrowColumn(inputs.array(name)))
         if slots is None:
             raise TypeError(

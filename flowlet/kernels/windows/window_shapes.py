@@ -98,6 +98,7 @@ class AlignedWindows:
         ``horizon``: windows that end at or before it take no rows; one for all rows, or an array with one for each.
         """
         last, limit = self.last_windows(panes), self.last_ended(horizon)
+        # One minimum decides for most chunks, which have no late rows; only windows with gaps need a look at each row.
         if self.slide <= self.size and isinstance(limit, int) and int(last.min()) > limit:
             return None
         is_taken = (last > limit) & self.holds(panes, last)
@@ -442,7 +443,9 @@ class WindowTables(ABC, Generic[Kind]):
         if watermark > self.progress.emitted:
             for _ in batches:
                 yield from self._ended(watermark)
+            # Behind all batches: each of them asks which windows had been emitted before this watermark.
             self.progress.advance(watermark)
+            # Last, because it gives the keys other slots.
             self._forget_keys()
 
     def first_end(self, start: int) -> int:
@@ -465,6 +468,7 @@ class WindowTables(ABC, Generic[Kind]):
             for table in self._tables:
                 if len(table):
                     table.joined()
+        # A copy, since the next watermark changes the original.
         progress = Progress(self.progress.emitted, self.progress.floors)
         return self._keys.array(), progress, tuple([table.runs() for table in self._tables])
 
