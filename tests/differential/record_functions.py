@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from flowlet.datastream.functions import FilterFunction, FlatMapFunction, MapFunction
-from tests.differential.worlds import Boom, Box, Label, Logged, Point, size, touch
+from tests.differential.worlds import Box, Failing, Label, Logged, Point, WithCell, size, touch
 
 
 class _Map(Logged, MapFunction):
@@ -17,9 +17,6 @@ class _Map(Logged, MapFunction):
         self.calls += 1
         self.see(value)
         return self.result(value)
-
-    def result(self, value: Any) -> Any:
-        raise NotImplementedError
 
 
 class Identity(_Map):
@@ -38,36 +35,27 @@ class Touch(_Map):
 class GrowingList(_Map):
     """Returns one list that grows."""
 
-    def prepare(self) -> None:
-        self.items: list[Any] = []
-
     def result(self, value: Any) -> Any:
-        self.items.append(size(value))
-        return self.items
+        self.found.append(size(value))
+        return self.found
 
 
 class KeepAll(_Map):
     """Returns one list that grows and holds the records themselves."""
 
-    def prepare(self) -> None:
-        self.items: list[Any] = []
-
     def result(self, value: Any) -> Any:
-        self.items.append(value)
-        del self.items[:-3]
-        return self.items
+        self.found.append(value)
+        del self.found[:-3]
+        return self.found
 
 
 class OneDict(_Map):
     """Returns one dict that changes."""
 
-    def prepare(self) -> None:
-        self.found: dict[str, Any] = {}
-
     def result(self, value: Any) -> Any:
-        self.found["n"] = self.calls
-        self.found["k"] = size(value)
-        return self.found
+        self.entries["n"] = self.calls
+        self.entries["k"] = size(value)
+        return self.entries
 
 
 class OnePoint(_Map):
@@ -84,22 +72,16 @@ class OnePoint(_Map):
 class TouchTheLast(_Map):
     """Keeps each record and changes it when the next one comes."""
 
-    def prepare(self) -> None:
-        self.last: Any = None
-
     def result(self, value: Any) -> Any:
         touch(self.last)
         self.last = value
         return value
 
 
-class TouchTheLastOfAll(_Map):
+class TouchTheLastOfAll(WithCell, _Map):
     """Touches the last record, as ``TouchTheLast`` does, but keeps it in a variable that other functions of the task
     use, too.
     """
-
-    def prepare(self, cell: str) -> None:
-        self.cell = cell
 
     def result(self, value: Any) -> Any:
         touch(self.cells.get(self.cell))
@@ -110,40 +92,28 @@ class TouchTheLastOfAll(_Map):
 class ReturnTheLast(_Map):
     """Returns the record before."""
 
-    def prepare(self) -> None:
-        self.last: Any = None
-
     def result(self, value: Any) -> Any:
         last, self.last = self.last, value
         return last
 
 
-class WriteCell(_Map):
+class WriteCell(WithCell, _Map):
     """Counts in a variable that other functions of the task read."""
-
-    def prepare(self, cell: str) -> None:
-        self.cell = cell
 
     def result(self, value: Any) -> Any:
         self.cells[self.cell] = self.calls
         return value
 
 
-class ReadCell(_Map):
+class ReadCell(WithCell, _Map):
     """Returns the variable with the record."""
-
-    def prepare(self, cell: str) -> None:
-        self.cell = cell
 
     def result(self, value: Any) -> Any:
         return (self.cells.get(self.cell), value)
 
 
-class TouchCell(_Map):
+class TouchCell(WithCell, _Map):
     """Changes what the variable holds."""
-
-    def prepare(self, cell: str) -> None:
-        self.cell = cell
 
     def result(self, value: Any) -> Any:
         touch(self.cells.get(self.cell))
@@ -226,16 +196,11 @@ class MixedTypes(_Map):
         return self.RESULTS[(self.calls + size(value)) % len(self.RESULTS)]
 
 
-class MapFails(_Map):
+class MapFails(Failing, _Map):
     """Fails at a call, after it has changed the record."""
 
-    def prepare(self, at: int) -> None:
-        self.at = at
-
     def result(self, value: Any) -> Any:
-        if self.calls == self.at:
-            touch(value)
-            raise Boom(f"map, call {self.calls}")
+        self.fail_in("map", value)
         return value
 
 
@@ -243,19 +208,16 @@ class _Filter(Logged, FilterFunction):
     def filter(self, value: Any) -> bool:
         self.calls += 1
         self.see(value)
-        return self.stays(value)
-
-    def stays(self, value: Any) -> bool:
-        raise NotImplementedError
+        return bool(self.result(value))
 
 
 class EveryOther(_Filter):
-    def stays(self, value: Any) -> bool:
+    def result(self, value: Any) -> bool:
         return self.calls % 2 == 1
 
 
 class TouchAll(_Filter):
-    def stays(self, value: Any) -> bool:
+    def result(self, value: Any) -> bool:
         touch(value)
         return True
 
@@ -263,28 +225,21 @@ class TouchAll(_Filter):
 class SomeSizes(_Filter):
     """Has no state."""
 
-    def stays(self, value: Any) -> bool:
+    def result(self, value: Any) -> bool:
         return size(value) != 1
 
 
-class EvenCell(_Filter):
+class EvenCell(WithCell, _Filter):
     """Asks a variable that another function writes."""
 
-    def prepare(self, cell: str) -> None:
-        self.cell = cell
-
-    def stays(self, value: Any) -> bool:
+    def result(self, value: Any) -> bool:
         found = self.cells.get(self.cell)
         return not isinstance(found, int) or found % 2 == 0
 
 
-class FilterFails(_Filter):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
-    def stays(self, value: Any) -> bool:
-        if self.calls == self.at:
-            raise Boom(f"filter, call {self.calls}")
+class FilterFails(Failing, _Filter):
+    def result(self, value: Any) -> bool:
+        self.fail_in("filter")
         return True
 
 
@@ -292,33 +247,30 @@ class _FlatMap(Logged, FlatMapFunction):
     def flat_map(self, value: Any) -> Any:
         self.calls += 1
         self.see(value)
-        return self.results(value)
-
-    def results(self, value: Any) -> Any:
-        raise NotImplementedError
+        return self.result(value)
 
 
 class TwiceInAList(_FlatMap):
-    def results(self, value: Any) -> Any:
+    def result(self, value: Any) -> Any:
         return [value, value]
 
 
 class TupleOfTwo(_FlatMap):
-    def results(self, value: Any) -> Any:
+    def result(self, value: Any) -> Any:
         return (value, self.calls)
 
 
 class SometimesNone(_FlatMap):
     """No result, or one."""
 
-    def results(self, value: Any) -> Any:
+    def result(self, value: Any) -> Any:
         return () if self.calls % 3 == 0 else [value]
 
 
 class YieldOneDict(_FlatMap):
     """Yields one dict that changes."""
 
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         found: dict[str, Any] = {"k": size(value)}
         for number in range(3):
             found["n"] = number
@@ -329,7 +281,7 @@ class YieldOneDict(_FlatMap):
 class YieldGrowing(_FlatMap):
     """Yields one list that grows."""
 
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         numbers: list[int] = []
         for number in range(3):
             numbers.append(number)
@@ -339,7 +291,7 @@ class YieldGrowing(_FlatMap):
 class YieldTouchYield(_FlatMap):
     """Changes what it has yielded, and yields it again."""
 
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         yield value
         self.see("resumed", value)
         touch(value)
@@ -350,43 +302,29 @@ class YieldTouchYield(_FlatMap):
 class YieldKept(_FlatMap):
     """Yields what it has kept of the records before."""
 
-    def prepare(self) -> None:
-        self.kept: list[Any] = []
-
-    def results(self, value: Any) -> Iterator[Any]:
-        self.kept = [*self.kept[-1:], value]
-        yield from self.kept
-        touch(self.kept[0])
+    def result(self, value: Any) -> Iterator[Any]:
+        self.found = [*self.found[-1:], value]
+        yield from self.found
+        touch(self.found[0])
 
 
-class YieldWithCell(_FlatMap):
+class YieldWithCell(WithCell, _FlatMap):
     """Sets a variable before each result, which the functions behind it read."""
 
-    def prepare(self, cell: str) -> None:
-        self.cell = cell
-
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         for number in range(2):
             self.cells[self.cell] = (self.calls, number)
             yield value
 
 
-class YieldThenFail(_FlatMap):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
-    def results(self, value: Any) -> Iterator[Any]:
+class YieldThenFail(Failing, _FlatMap):
+    def result(self, value: Any) -> Iterator[Any]:
         yield value
-        if self.calls == self.at:
-            raise Boom(f"flat_map, call {self.calls}")
+        self.fail_in("flat_map")
         yield self.calls
 
 
-class ReturnOrFail(_FlatMap):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
-    def results(self, value: Any) -> Any:
-        if self.calls == self.at:
-            raise Boom(f"flat_map, call {self.calls}")
+class ReturnOrFail(Failing, _FlatMap):
+    def result(self, value: Any) -> Any:
+        self.fail_in("flat_map")
         return [value]

@@ -17,23 +17,20 @@ from flowlet.datastream.functions import (
     ProcessFunction,
     ReduceFunction,
 )
-from tests.differential.worlds import TAGS, TICK_MS, Boom, Logged, absorb, size, touch
+from tests.differential.worlds import TAGS, TICK_MS, Boom, Failing, Logged, absorb, size, touch
 
 
 class _Process(Logged, ProcessFunction):
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
         self.calls += 1
         self.see(value, ctx.timestamp())
-        return self.results(value)
-
-    def results(self, value: Any) -> Any:
-        raise NotImplementedError
+        return self.result(value)
 
 
 class EmitTouched(_Process):
     """Emits, changes, and emits again."""
 
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         yield value
         touch(value)
         self.see("resumed", value)
@@ -44,10 +41,7 @@ class EmitTouched(_Process):
 class EmitKept(_Process):
     """Emits the record before, changed, and then this one."""
 
-    def prepare(self) -> None:
-        self.last: Any = None
-
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         if self.calls > 1:
             touch(self.last)
             yield self.last
@@ -58,23 +52,20 @@ class EmitKept(_Process):
 class EmitOneList(_Process):
     """Emits one list that grows."""
 
-    def prepare(self) -> None:
-        self.found: list[Any] = []
-
-    def results(self, value: Any) -> Any:
+    def result(self, value: Any) -> Any:
         self.found.append(size(value))
         return [self.found]
 
 
 class EmitNothing(_Process):
-    def results(self, value: Any) -> Any:
+    def result(self, value: Any) -> Any:
         touch(value)
 
 
 class EmitBySide(_Process):
     """Emits one object to the main output and to the side outputs, changed in between."""
 
-    def results(self, value: Any) -> Iterator[Any]:
+    def result(self, value: Any) -> Iterator[Any]:
         yield TAGS["left"], value
         touch(value)
         yield value
@@ -88,40 +79,29 @@ class EmitListBySide(_Process):
     on.
     """
 
-    def results(self, value: Any) -> Any:
+    def result(self, value: Any) -> Any:
         return [value, (TAGS["left"], value), (TAGS["right"], self.calls), (value, self.calls)]
 
 
-class EmitThenFail(_Process):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
-    def results(self, value: Any) -> Iterator[Any]:
+class EmitThenFail(Failing, _Process):
+    def result(self, value: Any) -> Iterator[Any]:
         yield value
         yield TAGS["left"], value
-        if self.calls == self.at:
-            touch(value)
-            raise Boom(f"process, call {self.calls}")
+        self.fail_in("process", value)
 
 
 class _KeyedProcess(Logged, KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
         self.calls += 1
         self.see(ctx.get_current_key(), value, ctx.timestamp())
-        return self.results(value, ctx)
-
-    def results(self, value: Any, ctx: Any) -> Any:
-        raise NotImplementedError
+        return self.result(value, ctx)
 
 
 class DictPerKey(_KeyedProcess):
     """Emits the state of its key, which changes."""
 
-    def prepare(self) -> None:
-        self.states: dict[Any, dict[str, Any]] = {}
-
-    def results(self, value: Any, ctx: Any) -> Iterator[Any]:
-        state = self.states.setdefault(ctx.get_current_key(), {"n": 0})
+    def result(self, value: Any, ctx: Any) -> Iterator[Any]:
+        state = self.entries.setdefault(ctx.get_current_key(), {"n": 0})
         state["n"] += 1
         state["last"] = size(value)
         yield state
@@ -130,13 +110,10 @@ class DictPerKey(_KeyedProcess):
 class LastPerKey(_KeyedProcess):
     """Emits the record before of its key, changed, beside this one."""
 
-    def prepare(self) -> None:
-        self.last: dict[Any, Any] = {}
-
-    def results(self, value: Any, ctx: Any) -> Any:
-        last = self.last.get(ctx.get_current_key())
+    def result(self, value: Any, ctx: Any) -> Any:
+        last = self.entries.get(ctx.get_current_key())
         touch(last)
-        self.last[ctx.get_current_key()] = value
+        self.entries[ctx.get_current_key()] = value
         return [value, (TAGS["left"], last), last] if last is not None else [value]
 
 
@@ -145,12 +122,11 @@ class KeptUntilTimer(_KeyedProcess):
 
     def prepare(self, ticks: int) -> None:
         self.ticks = ticks
-        self.kept: dict[Any, list[Any]] = {}
 
-    def results(self, value: Any, ctx: Any) -> Iterator[Any]:
+    def result(self, value: Any, ctx: Any) -> Iterator[Any]:
         timestamp, timers = ctx.timestamp(), ctx.timer_service()
         self.see("watermark", timers.current_watermark())
-        kept = self.kept.setdefault(ctx.get_current_key(), [])
+        kept = self.entries.setdefault(ctx.get_current_key(), [])
         kept.append(value)
         del kept[:-3]
         if timestamp is not None:
@@ -158,7 +134,7 @@ class KeptUntilTimer(_KeyedProcess):
         yield value
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        kept = self.kept.get(ctx.get_current_key(), [])
+        kept = self.entries.get(ctx.get_current_key(), [])
         self.see(
             "timer", timestamp, ctx.get_current_key(), ctx.timestamp(), ctx.timer_service().current_watermark(), kept
         )
@@ -182,14 +158,10 @@ class TimerFails(KeptUntilTimer):
                 raise Boom(f"on_timer, call {self.fired}")
 
 
-class KeyedFails(_KeyedProcess):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
-    def results(self, value: Any, ctx: Any) -> Iterator[Any]:
+class KeyedFails(Failing, _KeyedProcess):
+    def result(self, value: Any, ctx: Any) -> Iterator[Any]:
         yield value
-        if self.calls == self.at:
-            raise Boom(f"keyed process, call {self.calls}")
+        self.fail_in("keyed process")
 
 
 class _Reduce(Logged, ReduceFunction):
@@ -197,9 +169,6 @@ class _Reduce(Logged, ReduceFunction):
         self.calls += 1
         self.see(value1, value2)
         return self.result(value1, value2)
-
-    def result(self, so_far: Any, record: Any) -> Any:
-        raise NotImplementedError
 
 
 class AbsorbInPlace(_Reduce):
@@ -228,22 +197,14 @@ class FreshPair(_Reduce):
 class OneForAllKeys(_Reduce):
     """Returns one list for all keys."""
 
-    def prepare(self) -> None:
-        self.found: list[int] = []
-
     def result(self, so_far: Any, record: Any) -> Any:
         self.found.append(size(record))
         return self.found
 
 
-class ReduceFails(_Reduce):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
+class ReduceFails(Failing, _Reduce):
     def result(self, so_far: Any, record: Any) -> Any:
-        if self.calls == self.at:
-            touch(record)
-            raise Boom(f"reduce, call {self.calls}")
+        self.fail_in("reduce", record)
         return absorb(so_far, record)
 
 
@@ -251,24 +212,18 @@ class _Async(Logged, AsyncFunction):
     async def async_invoke(self, value: Any) -> list[Any]:
         self.calls += 1
         self.see(value)
-        return self.results(value)
-
-    def results(self, value: Any) -> list[Any]:
-        raise NotImplementedError
+        return self.result(value)
 
 
 class Answer(_Async):
-    def results(self, value: Any) -> list[Any]:
+    def result(self, value: Any) -> list[Any]:
         return [value, self.calls]
 
 
 class AnswerOneList(_Async):
     """Gives one list that grows, and is kept."""
 
-    def prepare(self) -> None:
-        self.found: list[Any] = []
-
-    def results(self, value: Any) -> list[Any]:
+    def result(self, value: Any) -> list[Any]:
         self.found.append(size(value))
         return [self.found]
 
@@ -276,10 +231,7 @@ class AnswerOneList(_Async):
 class AnswerKept(_Async):
     """Changes what it gave before."""
 
-    def prepare(self) -> None:
-        self.last: Any = None
-
-    def results(self, value: Any) -> list[Any]:
+    def result(self, value: Any) -> list[Any]:
         touch(self.last)
         self.last = value
         return [value]
@@ -288,17 +240,13 @@ class AnswerKept(_Async):
 class NoAnswer(_Async):
     """Has no result for every third record."""
 
-    def results(self, value: Any) -> list[Any]:
+    def result(self, value: Any) -> list[Any]:
         return [] if self.calls % 3 == 0 else [(self.calls, value)]
 
 
-class AnswerFails(_Async):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
-    def results(self, value: Any) -> list[Any]:
-        if self.calls == self.at:
-            raise Boom(f"async, call {self.calls}")
+class AnswerFails(Failing, _Async):
+    def result(self, value: Any) -> list[Any]:
+        self.fail_in("async")
         return [value]
 
 
@@ -314,23 +262,14 @@ class _CoMap(Logged, CoMapFunction):
         self.see(method, value)
         return self.result(value)
 
-    def result(self, value: Any) -> Any:
-        raise NotImplementedError
-
 
 class CoGrowing(_CoMap):
-    def prepare(self) -> None:
-        self.found: list[Any] = []
-
     def result(self, value: Any) -> Any:
         self.found.append(size(value))
         return self.found
 
 
 class CoTouch(_CoMap):
-    def prepare(self) -> None:
-        self.last: Any = None
-
     def result(self, value: Any) -> Any:
         touch(self.last)
         self.last = value
@@ -344,13 +283,9 @@ class CoSometimesNone(_CoMap):
         return None if self.calls % 3 == 0 else value
 
 
-class CoMapFails(_CoMap):
-    def prepare(self, at: int) -> None:
-        self.at = at
-
+class CoMapFails(Failing, _CoMap):
     def result(self, value: Any) -> Any:
-        if self.calls == self.at:
-            raise Boom(f"co-map, call {self.calls}")
+        self.fail_in("co-map")
         return value
 
 
@@ -375,9 +310,6 @@ class CoYield(Logged, CoFlatMapFunction):
 class CoEmit(Logged, CoProcessFunction):
     """Emits what it keeps, to main and side output."""
 
-    def prepare(self) -> None:
-        self.last: Any = None
-
     def process_element1(self, value: Any, ctx: CoProcessFunction.Context) -> Iterator[Any]:
         return self._process("process1", value, ctx)
 
@@ -395,9 +327,6 @@ class CoEmit(Logged, CoProcessFunction):
 class KeyedCoEmit(Logged, KeyedCoProcessFunction):
     """Emits the state of its key, which changes."""
 
-    def prepare(self) -> None:
-        self.states: dict[Any, list[Any]] = {}
-
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
         return self._process("process1", value, ctx)
 
@@ -406,7 +335,7 @@ class KeyedCoEmit(Logged, KeyedCoProcessFunction):
 
     def _process(self, method: str, value: Any, ctx: Any) -> Iterator[Any]:
         self.see(method, ctx.get_current_key(), value)
-        state = self.states.setdefault(ctx.get_current_key(), [])
+        state = self.entries.setdefault(ctx.get_current_key(), [])
         state.append(size(value))
         yield state
         yield value

@@ -40,10 +40,6 @@ class _Source(Logged, SourceFunction):
 class EmitGrowing(_Source):
     """Emits one list that grows."""
 
-    def prepare(self, num_records: int, has_timestamps: bool) -> None:
-        super().prepare(num_records, has_timestamps)
-        self.found: list[int] = []
-
     def record(self, number: int) -> Any:
         self.found.append(number)
         return self.found
@@ -52,13 +48,9 @@ class EmitGrowing(_Source):
 class EmitChanging(_Source):
     """Emits one dict that changes, and changes it after it was emitted."""
 
-    def prepare(self, num_records: int, has_timestamps: bool) -> None:
-        super().prepare(num_records, has_timestamps)
-        self.found: dict[str, Any] = {}
-
     def record(self, number: int) -> Any:
-        self.found["k"] = number
-        return self.found
+        self.entries["k"] = number
+        return self.entries
 
     def after(self, record: Any) -> None:
         touch(record)

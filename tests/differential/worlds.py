@@ -7,6 +7,7 @@ Invariants: every helper takes records of any type; what it does depends on the 
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -139,16 +140,24 @@ class Logged:
     Args:
         world_number: of the run.
         step: the number of the step in its program.
+        arguments: of the step, for ``prepare``.
     """
+
+    result: Callable[..., Any]
+    """What a class of functions of one kind does at a call, which the base of its kind counts and writes down."""
 
     def __init__(self, world_number: int, step: int, *arguments: Any) -> None:
         self.world_number = world_number
         self.step = step
         self.calls = 0
+        # What a function may keep between its calls.
+        self.last: Any = None
+        self.found: list[Any] = []
+        self.entries: dict[Any, Any] = {}
         self.prepare(*arguments)
 
     def prepare(self, *arguments: Any, **more: Any) -> None:
-        """Take the arguments of the step; each class says which ones."""
+        """Take the arguments of the step; each class that has some says which ones."""
 
     def see(self, *what: Any) -> None:
         """Write down what the function sees now."""
@@ -158,3 +167,23 @@ class Logged:
     def cells(self) -> dict[str, Any]:
         """The variables that the functions of one task share."""
         return world(self.world_number).cells
+
+
+class WithCell(Logged):
+    """A function that uses one of the variables that its task shares."""
+
+    def prepare(self, cell: str) -> None:
+        self.cell = cell
+
+
+class Failing(Logged):
+    """A function that fails at one of its calls."""
+
+    def prepare(self, at: int) -> None:
+        self.at = at
+
+    def fail_in(self, name: str, record: Any = None) -> None:
+        """Change the record and raise, if this is the call."""
+        if self.calls == self.at:
+            touch(record)
+            raise Boom(f"{name}, call {self.calls}")
