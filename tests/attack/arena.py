@@ -23,8 +23,10 @@ import pytest
 from bench.cluster import Process
 from flowlet.ingest import close_producers
 from flowlet.rpc.secret import load_secret
-from tests.attack.bystander import END_S, Bystander, run_new_job
+from tests.attack.bystander import END_S, Bystander
+from tests.attack.jobs import run_new_job
 from tests.attack.rows import Row, write_row
+from tests.chaos.soak_samples import Sample, sample
 from tests.waiting import PATIENCE_S
 
 NEW_JOB_S: Final = 20.0  # within which a new job must be done after an attack
@@ -34,28 +36,6 @@ _SETTLE_S: Final = 15.0  # within which connections and threads of an ended atta
 _CHILDREN_S: Final = 5.0
 _MORE_FDS, _MORE_THREADS, _MORE_MIB = 6, 4, 96
 _REGISTERED: Final = r"^TaskManager (\S+) listening on \S+:(\d+), registered at \S+$"
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The memory, files and threads that one process holds."""
-
-    rss_mib: float
-    fds: int
-    threads: int
-
-    @classmethod
-    def of(cls, pid: int) -> "Usage | None":
-        """Return the memory, files and threads of a process; None: it is gone."""
-        try:
-            process = psutil.Process(pid)
-            with process.oneshot():
-                return cls(process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
-        except psutil.Error:
-            return None
-
-    def __str__(self) -> str:
-        return f"{self.rss_mib:.0f} MiB {self.fds} fds {self.threads} threads"
 
 
 @dataclass
@@ -151,18 +131,8 @@ class Arena:
     def start_task_manager(
         self, *options: str, jobmanager: str | None = None, environment: dict[str, str] | None = None
     ) -> Process:
-        arguments = [
-            "-m",
-            self._module,
-            "--jobmanager",
-            jobmanager or self.address,
-            "--slots",
-            str(SLOTS),
-            "--parent-pid",
-            str(os.getpid()),
-            *options,
-        ]
-        return self.start(*arguments, name="tm", environment=environment)
+        place = ("--jobmanager", jobmanager or self.address, "--slots", str(SLOTS), "--parent-pid", str(os.getpid()))
+        return self.start("-m", self._module, *place, *options, name="tm", environment=environment)
 
     def _replace_lost(self) -> None:
         if not self.job_manager.is_running:
@@ -224,7 +194,7 @@ class Arena:
         self._num_attacks += 1
         seed = self.seed * 1000 + self._num_attacks
         row = Row(name)
-        before = {each.pid: Usage.of(each.pid) for each in self.processes}
+        before = {each.pid: sample(each.pid) for each in self.processes}
         bystander, is_spoilt = None, False
         try:
             if has_bystander:
@@ -290,20 +260,17 @@ class Arena:
                 ]
         return found
 
-    def _judge_growth(self, before: dict[int, Usage | None], more_mib: float) -> str:
+    def _judge_growth(self, before: dict[int, Sample | None], more_mib: float) -> str:
         deadline = time.monotonic() + _SETTLE_S
         while True:
             grown = []
             largest: dict[str, float] = {"MiB": 0, "fds": 0, "threads": 0}
             for process in self.processes:
-                now, then = Usage.of(process.pid), before.get(process.pid)
+                now, then = sample(process.pid), before.get(process.pid)
                 if now is None or then is None:
                     continue
-                more = {
-                    "MiB": now.rss_mib - then.rss_mib,
-                    "fds": now.fds - then.fds,
-                    "threads": now.threads - then.threads,
-                }
+                mib, fds, threads = now.rss_mib - then.rss_mib, now.fds - then.fds, now.threads - then.threads
+                more = {"MiB": mib, "fds": fds, "threads": threads}
                 limits = {"MiB": more_mib, "fds": _MORE_FDS, "threads": _MORE_THREADS}
                 grown += [f"{process!r}: {then} -> {now}" for kind, limit in limits.items() if more[kind] > limit]
                 largest = {kind: max(value, more[kind]) for kind, value in largest.items()}

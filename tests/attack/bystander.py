@@ -12,8 +12,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,14 +23,14 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import FlowletError
 from flowlet.ingest import GateError, PartitionOffer, close_producers, open_gate
 from netstack.errors import NetstackError
-from tests.attack.functions import first_of, with_one
+from tests.attack.functions import first_of
 
 # From the end of the attack to the last result; more than any deadline of the product that is in between.
 END_S: Final = 40.0
 _CONSEQUENCE_S: Final = 3.0  # how long a job that has lost its only producer is given to fail, too
 _PAUSE_S: Final = 0.02
 _BATCH: Final = 20
-_PRODUCT_ERRORS: Final = (FlowletError, GateError, NetstackError)
+PRODUCT_ERRORS: Final = (FlowletError, GateError, NetstackError)
 
 
 def environment_of(address: str, parallelism: int = 2) -> StreamExecutionEnvironment:
@@ -99,15 +99,15 @@ class Bystander:
                 collector.join(_CONSEQUENCE_S)
                 if collector.is_alive():
                     release()
-                    with suppress(*_PRODUCT_ERRORS):
+                    with suppress(*PRODUCT_ERRORS):
                         self._results.close()
             collector.join(max(0.0, deadline - time.monotonic()))
             stuck = [thread.name for thread in self._threads if thread.is_alive()]
         finally:
             release()
-            with suppress(*_PRODUCT_ERRORS):
+            with suppress(*PRODUCT_ERRORS):
                 self._results.close()
-            with suppress(*_PRODUCT_ERRORS):
+            with suppress(*PRODUCT_ERRORS):
                 self._env.close()
         if stuck:
             close_producers()
@@ -115,9 +115,9 @@ class Bystander:
             thread.join(END_S)
         assert not stuck, f"{stuck} of job {self.name!r} did not end within {end_s:.0f} s; {self._errors}"
         if self._errors:
-            assert not self._is_too_high(), f"wrong counts: {_difference(self._counted, self._pushed)}; {self._errors}"
+            assert not self._is_too_high(), f"wrong counts: {difference(self._counted, self._pushed)}; {self._errors}"
             return "; ".join(self._errors)
-        assert self._counted == self._pushed, f"wrong counts: {_difference(self._counted, self._pushed)}"
+        assert self._counted == self._pushed, f"wrong counts: {difference(self._counted, self._pushed)}"
         assert self._num_results == self.num_pushed, f"{self._num_results} results of {self.num_pushed} records"
         return None
 
@@ -133,7 +133,7 @@ class Bystander:
                     writer.write_records([(word, 1) for word in words])
                     self._pushed.update(words)
                 writer.finish(END_S)
-        except _PRODUCT_ERRORS as error:
+        except PRODUCT_ERRORS as error:
             self._errors.append(f"producer: {type(error).__name__}: {error}")
             self._has_failed.set()
 
@@ -148,54 +148,12 @@ class Bystander:
                 self._counted[word] = count
                 self._num_results += 1
                 self._is_running.set()
-        except _PRODUCT_ERRORS as error:
+        except PRODUCT_ERRORS as error:
             self._errors.append(f"job: {type(error).__name__}: {error}")
             self._has_failed.set()
             self._is_running.set()
 
 
-def _difference(found: Counter[str], expected: Counter[str]) -> str:
+def difference(found: Counter[str], expected: Counter[str]) -> str:
     keys = sorted(found.keys() | expected.keys())
     return ", ".join(f"{key}: {found[key]} instead of {expected[key]}" for key in keys if found[key] != expected[key])
-
-
-@contextmanager
-def closed_environment(address: str, parallelism: int = 2) -> Iterator[StreamExecutionEnvironment]:
-    env = environment_of(address, parallelism)
-    try:
-        yield env
-    finally:
-        env.close()
-
-
-def run_new_job(address: str, deadline_s: float, seed: int) -> float:
-    """Run a small job with an exchange between both TaskManagers; how long it took.
-
-    Raises:
-        AssertionError: it failed, gave other results, or took longer than ``deadline_s``.
-    """
-    numbers = random.Random(seed).choices(range(1000), k=2000)
-    expected = Counter(number % 7 for number in numbers)
-    found: Counter[int] = Counter()
-    errors: list[str] = []
-    started_s = time.monotonic()
-    env = environment_of(address)
-
-    def run() -> None:
-        try:
-            stream = env.from_collection(numbers).rebalance().map(with_one).key_by(first_of).sum(1)
-            for key, count in stream.execute_and_collect("new job"):
-                found[key] = count
-        except _PRODUCT_ERRORS as error:
-            errors.append(f"{type(error).__name__}: {error}")
-
-    thread = threading.Thread(target=run, name="new job", daemon=True)
-    thread.start()
-    thread.join(deadline_s)
-    is_late = thread.is_alive()
-    env.close()
-    thread.join(END_S)
-    assert not is_late, f"a new job did not end within {deadline_s:.0f} s"
-    assert not errors, f"a new job failed: {errors}"
-    assert found == expected, f"a new job gave {_difference(Counter(map(str, found)), Counter(map(str, expected)))}"
-    return time.monotonic() - started_s

@@ -6,6 +6,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 
 from tests.attack.arena import Arena, environment_seed, is_full_run
 from tests.attack.known import known_fault
+from tests.attack.routed import ROUTES, routed_loops
 
 SAMPLES = "test_samples.py"
 GRACE_S = 5.0
@@ -31,11 +33,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """Yield a cluster; clients and producers of this process find its secret."""
-    seed = environment_seed()
+def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    """Yield a cluster; clients and producers of this process find its secret.
+
+    ``IS_ROUTED`` of a file: connections of TaskManagers, producers and readers can be routed.  ``settings_of`` gives
+    more variables of the environment, by the cluster's folder.
+    """
+    seed, folder = environment_seed(), tmp_path_factory.mktemp("arena")
     print(f"SEED={seed}")
-    with Arena(tmp_path_factory.mktemp("arena"), seed) as running, pytest.MonkeyPatch.context() as patch:
+    environment: dict[str, str] = getattr(request.module, "settings_of", lambda _: {})(folder)
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        module = "flowlet.tm"
+        if getattr(request.module, "IS_ROUTED", False):
+            module = "tests.attack.routed"
+            environment[ROUTES] = str(folder / "routes")
+            patch.setenv(ROUTES, environment[ROUTES])
+            stack.enter_context(routed_loops())
+        running = stack.enter_context(Arena(folder, seed, module=module, environment=environment))
         patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
         yield running
 

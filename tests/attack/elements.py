@@ -24,6 +24,7 @@ from flowlet.serde.element_serializer import (
     StreamElementSerializer,
 )
 
+_LEVELS: Final = 100_000
 _MERSENNE: Final = (1 << 61) - 1  # multiples of it have the hash 0
 
 
@@ -49,61 +50,35 @@ class Runs:
         return os.system, (self._command,)
 
 
-def doubled_key(levels: int = 40) -> bytes:
-    """Return a tuple of twice the tuple before, as the key of a dict: its hash takes 2^levels steps."""
+def doubled_key() -> bytes:
+    """Return a tuple of twice the tuple before, as the key of a dict: its hash takes 2^40 steps."""
     out = [b"\x80\x04", b"]", b"}", b"K\x01"]  # [ {  1
-    for _ in range(levels):
+    for _ in range(40):
         out.append(b"2\x86")  # DUP, TUPLE2
     out += [b"K\x02", b"s", b"a", b"."]
     return b"".join(out)
 
 
-def colliding_dict(num: int = 60_000) -> bytes:
-    out = io.BytesIO()
-    out.write(b"\x80\x04]}(")
-    for number in range(1, num):
-        data = (number * _MERSENNE).to_bytes(10, "little", signed=True)
-        out.write(b"\x8a" + bytes([len(data)]) + data + b"N")
-    out.write(b"ua.")
-    return out.getvalue()
+def colliding(begin: bytes, behind_each: bytes, end: bytes) -> bytes:
+    """Return the pickle of a container of many numbers with the hash 0."""
+    numbers = ((number * _MERSENNE).to_bytes(10, "little", signed=True) for number in range(1, 60_000))
+    return begin + b"".join(b"\x8a" + bytes([len(data)]) + data + behind_each for data in numbers) + end
 
 
-def colliding_set(num: int = 60_000) -> bytes:
-    out = io.BytesIO()
-    out.write(b"\x80\x04]\x8f(")
-    for number in range(1, num):
-        data = (number * _MERSENNE).to_bytes(10, "little", signed=True)
-        out.write(b"\x8a" + bytes([len(data)]) + data)
-    out.write(b"\x90a.")
-    return out.getvalue()
+def of_constant(column: bytes) -> bytes:
+    return chunk(MAX_CHUNK_RECORDS, framed(Kind.CONSTANT, column))
 
 
-def nested_lists(levels: int = 100_000) -> bytes:
-    return b"\x80\x04]" + b"]" * levels + b"a" * levels + b"."
-
-
-def nested_tuples(levels: int = 100_000) -> bytes:
-    return b"\x80\x04])" + b"\x85" * levels + b"a."
-
-
-def constant_bomb(num_fields: int = 255) -> bytes:
+def constant_bomb() -> bytes:
     one = framed(Kind.CONSTANT, framed(Kind.INT8, b"\x01"))
-    return chunk(MAX_CHUNK_RECORDS, framed(Kind.TUPLES, FIELDS.pack(num_fields), *[one] * num_fields))
+    return chunk(MAX_CHUNK_RECORDS, framed(Kind.TUPLES, FIELDS.pack(255), *[one] * 255))
 
 
-def nested_constants(depth: int = 200) -> bytes:
+def nested_constants() -> bytes:
     column = framed(Kind.INT8, b"\x01")
-    for _ in range(depth):
+    for _ in range(199):
         column = framed(Kind.CONSTANT, column)
-    return chunk(MAX_CHUNK_RECORDS, column)
-
-
-def constant_text(size: int = 1 << 20) -> bytes:
-    return chunk(MAX_CHUNK_RECORDS, framed(Kind.CONSTANT, framed(Kind.TEXT, b"x" * size)))
-
-
-def constant_list() -> bytes:
-    return chunk(MAX_CHUNK_RECORDS, framed(Kind.CONSTANT, framed(Kind.PICKLE, pickle.dumps([[1] * 1000]))))
+    return of_constant(column)
 
 
 def constant_dicts() -> bytes:
@@ -112,17 +87,6 @@ def constant_dicts() -> bytes:
         MAX_CHUNK_RECORDS,
         framed(Kind.DICTS, FIELDS.pack(200), framed(Kind.INT8, bytes(range(1, 101)) * 2), *[one] * 200),
     )
-
-
-def sizes_bomb() -> bytes:
-    """Return texts whose sizes are one constant: negative, or beyond all bytes."""
-    return chunk(
-        1000, framed(Kind.TEXT_SIZES, framed(Kind.CONSTANT, framed(Kind.INT64, struct.pack("<q", 1 << 40))), b"x")
-    )
-
-
-def negative_sizes() -> bytes:
-    return chunk(2, framed(Kind.BYTES, framed(Kind.INT64, struct.pack("<qq", -5, 6)), b"x"))
 
 
 def arrow_bomb() -> bytes:
@@ -165,29 +129,11 @@ def of_message(data: bytes, num_records: int, flags: int = 0) -> bytes:
     return chunk(num_records, framed(Kind.BATCH, bytes((flags,)), data))
 
 
-def deep_columns(depth: int = 5000) -> bytes:
+def deep_columns() -> bytes:
     column = framed(Kind.INT8, b"\x01")
-    for _ in range(depth):
+    for _ in range(5000):
         column = framed(Kind.TUPLES, FIELDS.pack(1), column)
     return chunk(1, column)
-
-
-def bomb_of_pickle() -> bytes:
-    """Return one small pickle that asks for a bytearray of a gigabyte."""
-    return pickled(b"\x80\x04]cbuiltins\nbytearray\n\x8a\x05\x00\x00\x00\x40\x00\x85Ra.")
-
-
-def memo_bomb() -> bytes:
-    return pickled(b"\x80\x04]r\xff\xff\xff\x3f.")
-
-
-def long_bomb() -> bytes:
-    """Return a number of a million digits, in text: to read it takes the square of that."""
-    return pickled(b"\x80\x04]I" + b"9" * 1_000_000 + b"\na.")
-
-
-def decimal_bomb() -> bytes:
-    return pickled(b"\x80\x04]cdecimal\nDecimal\nX\x0d\x00\x00\x001E+9999999999\x85Ra.")
 
 
 def call(module: str, name: str, argument: str) -> bytes:
@@ -200,30 +146,18 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
     ran.
     """
     touch = f"touch '{proof}'"
+    runs = pickle.dumps([Runs(touch)])
+    touching = framed(Kind.PICKLE, runs)
     return {
-        "os.system": lambda: pickled(pickle.dumps([Runs(touch)])),
+        "os.system": lambda: pickled(runs),
         "os.system in PICKLES": lambda: chunk(1, _pickles(pickle.dumps(Runs(touch)))),
         "os.system in a field": lambda: chunk(
-            1,
-            framed(
-                Kind.TUPLES, FIELDS.pack(2), framed(Kind.TEXT, b"a"), framed(Kind.PICKLE, pickle.dumps([Runs(touch)]))
-            ),
+            1, framed(Kind.TUPLES, FIELDS.pack(2), framed(Kind.TEXT, b"a"), touching)
         ),
-        "os.system as a constant": lambda: chunk(
-            9, framed(Kind.CONSTANT, framed(Kind.PICKLE, pickle.dumps([Runs(touch)])))
-        ),
-        "os.system as a key": lambda: chunk(
-            1, framed(Kind.PICKLE, pickle.dumps([Runs(touch)])) + framed(Kind.INT8, b"\x01"), flags=2
-        ),
-        "os.system as a time": lambda: chunk(
-            1, framed(Kind.PICKLE, pickle.dumps([Runs(touch)])) + framed(Kind.INT8, b"\x01"), flags=1
-        ),
-        "os.system as names": lambda: chunk(
-            1,
-            framed(
-                Kind.ROWS, FIELDS.pack(1), framed(Kind.PICKLE, pickle.dumps([Runs(touch)])), framed(Kind.INT8, b"\x01")
-            ),
-        ),
+        "os.system as a constant": lambda: chunk(9, framed(Kind.CONSTANT, touching)),
+        "os.system as a key": lambda: chunk(1, touching + framed(Kind.INT8, b"\x01"), flags=2),
+        "os.system as a time": lambda: chunk(1, touching + framed(Kind.INT8, b"\x01"), flags=1),
+        "os.system as names": lambda: chunk(1, framed(Kind.ROWS, FIELDS.pack(1), touching, framed(Kind.INT8, b"\x01"))),
         "eval": lambda: call("builtins", "eval", f"__import__('os').system({touch!r})"),
         "exec": lambda: call("builtins", "exec", f"open({proof!r}, 'w')"),
         "posix.system": lambda: call("posix", "system", touch),
@@ -231,19 +165,22 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
         "cloudpickle": lambda: call("cloudpickle.cloudpickle", "subimport", "os"),
         "a class": lambda: chunk(1, _objects(b"cposix\nsystem\n")),
         "doubled tuples": lambda: pickled(doubled_key()),
-        "colliding dict": lambda: pickled(colliding_dict()),
-        "colliding set": lambda: pickled(colliding_set()),
-        "nested lists": lambda: pickled(nested_lists()),
-        "nested tuples": lambda: pickled(nested_tuples()),
-        "constants": lambda: constant_bomb(),
-        "constants in constants": lambda: nested_constants(),
-        "constant text": lambda: constant_text(),
-        "constant list": lambda: constant_list(),
-        "constant dicts": lambda: constant_dicts(),
-        "sizes": lambda: sizes_bomb(),
-        "negative sizes": lambda: negative_sizes(),
-        "arrow, compressed": lambda: arrow_bomb(),
-        "arrow, offsets": lambda: arrow_cut(),
+        "colliding dict": lambda: pickled(colliding(b"\x80\x04]}(", b"N", b"ua.")),
+        "colliding set": lambda: pickled(colliding(b"\x80\x04]\x8f(", b"", b"\x90a.")),
+        "nested lists": lambda: pickled(b"\x80\x04]" + b"]" * _LEVELS + b"a" * _LEVELS + b"."),
+        "nested tuples": lambda: pickled(b"\x80\x04])" + b"\x85" * _LEVELS + b"a."),
+        "constants": constant_bomb,
+        "constants in constants": nested_constants,
+        "constant text": lambda: of_constant(framed(Kind.TEXT, b"x" * (1 << 20))),
+        "constant list": lambda: of_constant(framed(Kind.PICKLE, pickle.dumps([[1] * 1000]))),
+        "constant dicts": constant_dicts,
+        # Texts whose sizes are one constant: negative, or beyond all bytes.
+        "sizes": lambda: chunk(
+            1000, framed(Kind.TEXT_SIZES, framed(Kind.CONSTANT, framed(Kind.INT64, struct.pack("<q", 1 << 40))), b"x")
+        ),
+        "negative sizes": lambda: chunk(2, framed(Kind.BYTES, framed(Kind.INT64, struct.pack("<qq", -5, 6)), b"x")),
+        "arrow, compressed": arrow_bomb,
+        "arrow, offsets": arrow_cut,
         "arrow message, compressed": lambda: of_message(pairs_message(MAX_CHUNK_RECORDS, "zstd"), MAX_CHUNK_RECORDS),
         "arrow message, lengths": lambda: of_message(
             pairs_message(2).replace(struct.pack("<2q", 2, 0), struct.pack("<2q", -1, 0)), 2
@@ -253,11 +190,13 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
         ),
         "arrow message, kinds": lambda: of_message(pairs_message(2), 2, flags=1),
         "arrow message, nothing": lambda: of_message(b"", 1),
-        "deep columns": lambda: deep_columns(),
-        "bytearray(2**30)": lambda: bomb_of_pickle(),
-        "memo of 2**30": lambda: memo_bomb(),
-        "a million digits": lambda: long_bomb(),
-        "Decimal 1E+9999999999": lambda: decimal_bomb(),
+        "deep columns": deep_columns,
+        # Small pickles that ask for gigabytes.
+        "bytearray(2**30)": lambda: pickled(b"\x80\x04]cbuiltins\nbytearray\n\x8a\x05\x00\x00\x00\x40\x00\x85Ra."),
+        "memo of 2**30": lambda: pickled(b"\x80\x04]r\xff\xff\xff\x3f."),
+        # In text: to read it takes the square of that.
+        "a million digits": lambda: pickled(b"\x80\x04]I" + b"9" * 1_000_000 + b"\na."),
+        "Decimal 1E+9999999999": lambda: pickled(b"\x80\x04]cdecimal\nDecimal\nX\x0d\x00\x00\x001E+9999999999\x85Ra."),
         "too few values": lambda: chunk(100, framed(Kind.INT8, b"\x01\x02\x03")),
         "too many values": lambda: chunk(1, framed(Kind.INT8, b"\x01\x02\x03")),
         "2^32-1 records": lambda: chunk(2**32 - 1, framed(Kind.CONSTANT, framed(Kind.INT8, b"\x01"))),

@@ -1,21 +1,21 @@
-"""Runs a job of an attack, with a deadline.
+"""Runs a job of an attack, or a new one behind it, with a deadline.
 
 Side:   any.
 Units:  seconds.
 """
 
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from flowlet.datastream import DataStream
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
-from flowlet.errors import FlowletError
-from flowlet.ingest import GateError
-from netstack.errors import NetstackError
-from tests.attack.bystander import END_S, environment_of
+from tests.attack.bystander import END_S, PRODUCT_ERRORS, difference, environment_of
+from tests.attack.functions import first_of, with_one
 
 
 @dataclass
@@ -66,7 +66,7 @@ def run_job(
             stream: Any = build(env).execute_and_collect(name)
             results.append(stream)
             outcome.results.extend(stream)
-        except (FlowletError, GateError, NetstackError) as error:
+        except PRODUCT_ERRORS as error:
             outcome.error = f"{type(error).__name__}: {error}\n{error.__cause__ or ''}"
         outcome.seconds = time.monotonic() - started_s
 
@@ -84,3 +84,23 @@ def run_job(
     env.close()
     thread.join(END_S)
     return outcome
+
+
+def run_new_job(address: str, deadline_s: float, seed: int) -> float:
+    """Run a small job with an exchange between both TaskManagers; how long it took.
+
+    Raises:
+        AssertionError: it failed, gave other results, or took longer than ``deadline_s``.
+    """
+    numbers = random.Random(seed).choices(range(1000), k=2000)
+    expected = Counter(str(number % 7) for number in numbers)
+
+    def build(env: StreamExecutionEnvironment) -> DataStream:
+        return env.from_collection(numbers).rebalance().map(with_one).key_by(first_of).sum(1)
+
+    job = run_job(address, build, deadline_s, parallelism=2, name="new job")
+    found = Counter({str(key): count for key, count in job.results})
+    assert not job.is_late, f"a new job did not end within {deadline_s:.0f} s"
+    assert job.error is None, f"a new job failed: {job.error}"
+    assert found == expected, f"a new job gave {difference(found, expected)}"
+    return job.seconds

@@ -8,13 +8,11 @@ Side:   task, in a TaskManager of ``arena``.
 
 import asyncio
 import builtins
-import ctypes
 import gc
 import multiprocessing
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +30,7 @@ SCRATCH: Final = "FLOWLET_ATTACKSCRATCH"
 _held: list[Any] = []
 
 
-def deed(function: Callable[[], Any]) -> Callable[[int], Any]:
+def deed(name: str, function: Callable[[], Any]) -> Callable[[int], Any]:
     """Return a map function that does the deed at one record; the result of the deed, if any, takes the record's
     place.
     """
@@ -45,7 +43,7 @@ def deed(function: Callable[[], Any]) -> Callable[[int], Any]:
             return number if result is None else result
         return number
 
-    run.__name__ = function.__name__
+    run.__name__ = name
     return run
 
 
@@ -100,61 +98,11 @@ class ExitsWhenPickled:
 # ---------------------------------------------------------------- it ends, or wants to end the process
 
 
-def sys_exit() -> None:
-    sys.exit(3)
-
-
-def os_exit() -> None:
-    os._exit(3)
-
-
-def exit_zero() -> None:
-    os._exit(0)
-
-
-def sigterm() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def sigint() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def sigkill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def sigabrt() -> None:
-    os.abort()
-
-
-def sigstop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def segfault() -> None:
-    ctypes.string_at(1)
-
-
-def close_all_fds() -> None:
-    os.closerange(3, 4096)
-
-
-def sockets_replaced() -> None:
+def descriptors_replaced(kind: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                os.dup2(null, int(name))
-        except OSError:
-            continue
-
-
-def event_fds_replaced() -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("anon_inode:"):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(kind):
                 os.dup2(null, int(name))
         except OSError:
             continue
@@ -255,48 +203,12 @@ async def never_resolves(number: int) -> int:
 # ---------------------------------------------------------------- it raises
 
 
+def throw(error: BaseException) -> None:
+    raise error
+
+
 def recursion() -> None:
     recursion()
-
-
-def base_exception() -> None:
-    raise Base("beyond Exception")
-
-
-def generator_exit() -> None:
-    raise GeneratorExit("in a map")
-
-
-def keyboard_interrupt() -> None:
-    raise KeyboardInterrupt("in a map")
-
-
-def stop_iteration() -> None:
-    raise StopIteration("in a map")
-
-
-def cancelled_error() -> None:
-    raise asyncio.CancelledError("in a map")
-
-
-def memory_error() -> None:
-    raise MemoryError("in a map")
-
-
-def unpicklable_exception() -> None:
-    raise Locked
-
-
-def unspeakable_exception() -> None:
-    raise Unspeakable
-
-
-def surrogates_in_error() -> None:
-    raise ValueError("lone \ud800 and \x00 and \x1b[31m")
-
-
-def huge_error() -> None:
-    raise ValueError("x" * 20_000_000)
 
 
 def deep_causes() -> None:
@@ -314,14 +226,6 @@ def circular_causes() -> None:
     raise first
 
 
-def exception_group() -> None:
-    raise BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(1)])
-
-
-def error_about_record(number: int) -> Any:
-    return NoRepr() if number == AT else number
-
-
 def fails_at_no_repr(record: Any) -> Any:
     if isinstance(record, NoRepr):
         raise ValueError("about a record that has no repr")
@@ -331,43 +235,11 @@ def fails_at_no_repr(record: Any) -> Any:
 # ---------------------------------------------------------------- it returns useless objects
 
 
-def unpicklable_result() -> Any:
-    return threading.Lock()
-
-
-def generator_result() -> Any:
-    return (number for number in range(3))
-
-
-def no_reduce() -> Any:
-    return NoReduce()
-
-
-def exits_when_pickled() -> Any:
-    return ExitsWhenPickled()
-
-
 def deeply_nested() -> Any:
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]
     return nested
-
-
-def key_no_hash(number: int) -> Any:
-    return NoHash() if number == AT else number
-
-
-def key_no_eq(number: int) -> Any:
-    return NoEq() if number in (AT, AT + 1) else number
-
-
-def key_list(number: int) -> Any:
-    return [number] if number == AT else number
-
-
-def key_nan(number: int) -> Any:
-    return float("nan") if number == AT else number
 
 
 def yields_for_ever(number: int) -> Iterator[int]:
@@ -387,8 +259,8 @@ def hundreds_of_threads() -> None:
 
 
 def threads_that_raise() -> None:
-    threading.excepthook = _raises  # a user's hook may be broken
-    threads = [threading.Thread(target=_raises) for _ in range(5)]
+    threading.excepthook = raises  # a user's hook may be broken
+    threads = [threading.Thread(target=raises) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -396,29 +268,17 @@ def threads_that_raise() -> None:
     threading.excepthook = threading.__excepthook__
 
 
-def _raises(*_: Any) -> None:
+def raises(*_: Any) -> None:
     raise ValueError("in a thread")
 
 
-def signal_handlers() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
 def excepthooks() -> None:
-    sys.excepthook = threading.excepthook = sys.unraisablehook = _raises
-
-
-def modules_cleared() -> None:
-    sys.modules.clear()
+    sys.excepthook = threading.excepthook = sys.unraisablehook = raises
 
 
 def own_modules_removed() -> None:
     for name in [name for name in sys.modules if name.startswith(("flowlet", "netstack"))]:
         del sys.modules[name]
-
-
-def path_cleared() -> None:
-    sys.path.clear()
 
 
 def change_folder() -> None:
@@ -427,23 +287,15 @@ def change_folder() -> None:
     os.rmdir(folder)
 
 
-def environ_cleared() -> None:
-    os.environ.clear()
-
-
 def gc_off() -> None:
     gc.disable()
     gc.set_threshold(0)
 
 
 def gc_callbacks() -> None:
-    gc.callbacks.append(_raises)
+    gc.callbacks.append(raises)
     gc.collect()
-    gc.callbacks.remove(_raises)
-
-
-def recursion_limit() -> None:
-    sys.setrecursionlimit(60)
+    gc.callbacks.remove(raises)
 
 
 def trace() -> None:
@@ -453,10 +305,6 @@ def trace() -> None:
 
 def _trace(*_: Any) -> Any:
     return None
-
-
-def trace_that_raises() -> None:
-    sys.settrace(_raises)
 
 
 def time_stands_still() -> None:
@@ -494,7 +342,7 @@ def switch_interval() -> None:
 
 
 def print_replaced() -> None:
-    vars(builtins)["print"] = _raises
+    vars(builtins)["print"] = raises
 
 
 def balloon() -> None:
@@ -529,11 +377,3 @@ def fds_used_up() -> None:
 
 def fd_limit_lowered() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-
-
-def large_records() -> Any:
-    return bytes(100 * 2**20)
-
-
-def warnings_are_errors() -> None:
-    warnings.simplefilter("error")

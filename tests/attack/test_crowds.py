@@ -8,8 +8,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +19,9 @@ from flowlet.ingest import open_gate
 from netstack.flow.handshake import Role
 from netstack.wire.message_bytes import FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import Hello
-from tests.attack.arena import Arena, Usage
-from tests.attack.bystander import run_new_job
+from tests.attack.arena import Arena
+from tests.attack.jobs import run_new_job
+from tests.chaos.soak_samples import Sample, sample
 
 NUM: Final = 2000
 # Within which a stranger that says nothing, or half of something, is cut; the product's own deadlines are shorter.
@@ -98,15 +99,6 @@ class Crowd:
             each.close()
 
 
-@contextmanager
-def crowd(port: int, num: int, kind: Kind) -> Iterator[Crowd]:
-    it = Crowd(port, num, kind)
-    try:
-        yield it
-    finally:
-        it.close()
-
-
 def crowd_attack(arena: Arena, where: str, kind: Kind, num: int) -> None:
     """Put a crowd at one port; new jobs and gates are served meanwhile; then all of the crowd is cut."""
     port, process = (
@@ -116,7 +108,7 @@ def crowd_attack(arena: Arena, where: str, kind: Kind, num: int) -> None:
     with arena.attack(f"{num} at the {where} port: {kind.name}") as it, ExitStack() as stack:
         before = usage_of(pid)
         started_s = time.monotonic()
-        stack.enter_context(crowd(port, num, kind))
+        stack.enter_context(closing(Crowd(port, num, kind)))
         served_s = run_new_job(arena.address, SERVED_S, arena.seed)
         assert it.bystander is not None
         open_gate(it.bystander.name, jobmanager=arena.address, secret_file=arena.secret_file, timeout_s=5)
@@ -134,8 +126,8 @@ def crowd_attack(arena: Arena, where: str, kind: Kind, num: int) -> None:
         assert left <= 0, f"{left} of {num} are not cut after {seconds:.0f} s"
 
 
-def usage_of(pid: int) -> Usage:
-    usage = Usage.of(pid)
+def usage_of(pid: int) -> Sample:
+    usage = sample(pid)
     assert usage is not None, "the process has ended"
     return usage
 
@@ -150,7 +142,8 @@ def test_control_port(arena: Arena, kind: Kind) -> None:
     crowd_attack(arena, "control", kind, NUM)
 
 
-def churn_attack(arena: Arena, where: str, seconds: float) -> None:
+@pytest.mark.parametrize("where", ["data", "control"])
+def test_strangers_come_and_go(arena: Arena, where: str) -> None:
     """Let strangers come and go as fast as they can: a stranger in the middle of a handshake is not the one that is
     cut.
     """
@@ -176,7 +169,7 @@ def churn_attack(arena: Arena, where: str, seconds: float) -> None:
             thread.start()
         times = []
         try:
-            while time.monotonic() < started_s + seconds:
+            while time.monotonic() < started_s + 6.0:
                 times.append(run_new_job(arena.address, SERVED_S, arena.seed))
         finally:
             is_over.set()
@@ -184,11 +177,6 @@ def churn_attack(arena: Arena, where: str, seconds: float) -> None:
                 thread.join()
         rate = count[0] / (time.monotonic() - started_s)
         it.outcome(f"{rate:.0f} strangers/s, {len(times)} jobs meanwhile, the slowest {max(times):.1f} s")
-
-
-@pytest.mark.parametrize("where", ["data", "control"])
-def test_strangers_come_and_go(arena: Arena, where: str) -> None:
-    churn_attack(arena, where, 6.0)
 
 
 def test_resets(arena: Arena) -> None:

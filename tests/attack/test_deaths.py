@@ -79,7 +79,7 @@ def kill_producers(arena: Arena, num: int) -> None:
         it.outcome(f"aborted after {seconds:.1f} s, {len(doomed)} of their records were processed")
 
 
-def stop_producer(arena: Arena) -> None:
+def test_producer_stopped(arena: Arena) -> None:
     """Stop a producer: it holds up no other producer."""
     with arena.attack("a producer is stopped") as it, victim(arena, *TYPES["pair"][:2]) as job:
         with program(arena, _PRODUCER, str(arena.secret_file), "1") as popen:
@@ -97,7 +97,8 @@ def write_for(seconds: float, writer: PartitionWriter) -> None:
         time.sleep(0.02)
 
 
-def end_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda each: each.name)
+def test_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
     """Kill or stop a TaskManager: its jobs, and producers that write or finish, are told why."""
     name = f"a TaskManager gets {signal_number.name}"
     with arena.attack(name, may_end=LOST, end_s=TOLD_S) as it:
@@ -121,7 +122,8 @@ def end_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
         assert max(producer_s, job_s) < TOLD_S
 
 
-def kill_client(arena: Arena, signal_number: signal.Signals) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM], ids=lambda each: each.name)
+def test_client(arena: Arena, signal_number: signal.Signals) -> None:
     """Kill a client while it reads results: its job does not run for ever with nobody to read them."""
     with arena.attack(f"a client that reads results gets {signal_number.name}") as it:
         with program(arena, _CLIENT) as popen:
@@ -150,20 +152,6 @@ def is_running(arena: Arena, name: str) -> bool:
 
 def test_producers_killed(arena: Arena) -> None:
     kill_producers(arena, 4)
-
-
-def test_producer_stopped(arena: Arena) -> None:
-    stop_producer(arena)
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda each: each.name)
-def test_task_manager(arena: Arena, signal_number: signal.Signals) -> None:
-    end_task_manager(arena, signal_number)
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM], ids=lambda each: each.name)
-def test_client(arena: Arena, signal_number: signal.Signals) -> None:
-    kill_client(arena, signal_number)
 
 
 def test_job_manager_killed(arena: Arena) -> None:

@@ -8,7 +8,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,13 +113,8 @@ class Victim:
         self._thread.join(30)
 
 
-@contextmanager
-def victim(arena: Arena, type_info: TypeInformation, good: Sequence[Any]) -> Iterator[Victim]:
-    it = Victim(arena, type_info, good)
-    try:
-        yield it
-    finally:
-        it.close()
+def victim(arena: Arena, type_info: TypeInformation, good: Sequence[Any]) -> closing[Victim]:
+    return closing(Victim(arena, type_info, good))
 
 
 def refuse_all(
@@ -260,8 +255,9 @@ def test_watermarks_of_producers(arena: Arena) -> None:
         it.outcome("ignored" if answer is None else answer)
 
 
-def fuzz_gate(arena: Arena, num: int) -> None:
+def test_mutations(arena: Arena) -> None:
     """Push mutations of good elements: each is taken as records of the type, or refused."""
+    num = 400
     declared = StreamElementSerializer(declared=DeclaredRecords(PAIR))
     good = [
         declared.serialize(Chunk([(f"word {number}", number) for number in range(40)])),
@@ -291,7 +287,3 @@ def fuzz_gate(arena: Arena, num: int) -> None:
         assert job.check(2 * REFUSED_S) is None
         it.outcome(f"{num_refused} of {num} refused, {len(faults)} faults")
         assert not faults, "\n".join(faults[:20])
-
-
-def test_mutations(arena: Arena) -> None:
-    fuzz_gate(arena, 400)

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import pytest
 
-from tests.attack.arena import Arena, environment_seed, within
-from tests.attack.routed import ROUTES, routed_loops
+from tests.attack.arena import Arena, within
 from tests.attack.tcp_proxy import Change, Direction, OnceAfter, TcpProxy
 
 TOLD_S: Final = (
@@ -30,20 +28,7 @@ TOLD: Final = (
 )
 Where = Literal["data", "control"]
 BIG_S: Final = 1.5
-
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """Yield TaskManagers, producers and readers whose connections can be routed."""
-    folder = tmp_path_factory.mktemp("links")
-    with links_arena(folder) as running, pytest.MonkeyPatch.context() as patch, routed_loops():
-        patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        patch.setenv(ROUTES, str(folder / "routes"))
-        yield running
-
-
-def links_arena(folder: Path) -> Arena:
-    return Arena(folder, environment_seed(), module="tests.attack.routed", environment={ROUTES: str(folder / "routes")})
+IS_ROUTED: Final = True
 
 
 @contextmanager

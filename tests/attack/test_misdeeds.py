@@ -4,8 +4,15 @@ The function may not end the process if a Python process can survive it, harm th
 the reason unsaid.
 """
 
+import asyncio
+import ctypes
+import os
 import re
-from collections.abc import Callable, Iterator
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +25,10 @@ from flowlet.common.time import Time
 from flowlet.datastream import AsyncDataStream, DataStream
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from tests.attack import misdeeds
-from tests.attack.arena import Arena, environment_seed
+from tests.attack.arena import Arena
 from tests.attack.functions import Awaits
 from tests.attack.jobs import JobOutcome, run_job
-from tests.attack.misdeeds import NUM, RELEASE, SCRATCH, deed
+from tests.attack.misdeeds import AT, NUM, RELEASE, SCRATCH, deed, throw
 
 TOLD_S = 25.0  # within which the job ends, or fails with the reason
 CANCEL_S = 15.0
@@ -35,12 +42,12 @@ class Misdeed:
     ``outcome``: a pattern of the failure, or ``runs``, ``runs or PATTERN``, or ``cancelled``.
     """
 
-    function: Callable[[], Any] | Callable[[int], Any]
+    name: str
+    function: Callable[..., Any]
     outcome: str
     ends: bool = False  # the process may end, or the JobManager give it up
     spoils: bool = False  # the process is replaced afterwards
     build: Callable[[StreamExecutionEnvironment, Callable[[Any], Any]], DataStream] | None = None
-    known: str = ""  # a fault of the product
 
 
 def mapped(env: StreamExecutionEnvironment, function: Callable[[Any], Any]) -> DataStream:
@@ -64,115 +71,118 @@ def awaited(env: StreamExecutionEnvironment, function: Callable[[Any], Any]) -> 
 
 
 MISDEEDS = [
-    Misdeed(misdeeds.sys_exit, "SystemExit"),
-    Misdeed(misdeeds.os_exit, LOST, ends=True),
-    Misdeed(misdeeds.exit_zero, LOST, ends=True),
-    Misdeed(misdeeds.sigterm, LOST, ends=True),
-    Misdeed(misdeeds.sigint, LOST, ends=True),
-    Misdeed(misdeeds.sigkill, LOST, ends=True),
-    Misdeed(misdeeds.sigabrt, LOST, ends=True),
-    Misdeed(misdeeds.sigstop, LOST, ends=True),
-    Misdeed(misdeeds.segfault, LOST, ends=True),
-    Misdeed(misdeeds.close_all_fds, LOST, ends=True),
-    Misdeed(misdeeds.sockets_replaced, LOST, ends=True, spoils=True),
-    Misdeed(misdeeds.event_fds_replaced, LOST, ends=True),
-    Misdeed(misdeeds.fork_into_engine, "runs or fork"),
-    Misdeed(misdeeds.fork_and_exit, "runs"),
-    Misdeed(misdeeds.fork_and_sys_exit, "runs or fork"),
-    Misdeed(misdeeds.fork_and_raise, "runs or fork"),
-    Misdeed(misdeeds.multiprocessing_fork, "runs"),
-    Misdeed(misdeeds.subprocess_run, "runs"),
-    Misdeed(misdeeds.endless_loop, "cancelled"),
-    Misdeed(misdeeds.endless_sleep, "cancelled"),
-    Misdeed(misdeeds.swallows_everything, "cancelled"),
-    Misdeed(misdeeds.lock_for_ever, "cancelled"),
-    Misdeed(misdeeds.blocks_the_loop, "cancelled", build=awaited),
-    Misdeed(misdeeds.never_resolves, "cancelled", build=awaited),
-    Misdeed(misdeeds.yields_for_ever, "cancelled", build=flat),
-    Misdeed(misdeeds.recursion, "RecursionError"),
-    Misdeed(misdeeds.base_exception, "beyond Exception"),
-    Misdeed(misdeeds.generator_exit, "GeneratorExit"),
-    Misdeed(misdeeds.keyboard_interrupt, "KeyboardInterrupt"),
-    Misdeed(misdeeds.stop_iteration, "StopIteration"),
-    Misdeed(misdeeds.cancelled_error, "CancelledError"),
-    Misdeed(misdeeds.memory_error, "MemoryError"),
-    Misdeed(misdeeds.unpicklable_exception, "Locked"),
-    Misdeed(misdeeds.unspeakable_exception, "Unspeakable"),
-    Misdeed(misdeeds.surrogates_in_error, "lone .* and .* and"),
-    Misdeed(misdeeds.huge_error, "ValueError: xxxxx"),
-    Misdeed(misdeeds.deep_causes, "number 4999"),
-    Misdeed(misdeeds.circular_causes, "ValueError"),
-    Misdeed(misdeeds.exception_group, "several"),
-    Misdeed(misdeeds.error_about_record, "about a record that has no repr", build=as_it_is),
-    Misdeed(misdeeds.unpicklable_result, "lock"),
-    Misdeed(misdeeds.generator_result, "generator"),
-    Misdeed(misdeeds.no_reduce, "not pickled|NoReduce"),
-    Misdeed(misdeeds.exits_when_pickled, "SystemExit|ExitsWhenPickled"),
-    Misdeed(misdeeds.deeply_nested, "runs or recursion|nested|list"),
-    Misdeed(misdeeds.key_no_hash, "no hash|NoHash", build=keyed),
-    Misdeed(misdeeds.key_no_eq, "runs or no comparison|NoEq", build=keyed),
-    Misdeed(misdeeds.key_list, "runs or list", build=keyed),
-    Misdeed(misdeeds.key_nan, "runs or nan", build=keyed),
-    Misdeed(misdeeds.hundreds_of_threads, "runs"),
-    Misdeed(misdeeds.threads_that_raise, "runs"),
-    Misdeed(misdeeds.signal_handlers, "main thread"),
-    Misdeed(misdeeds.excepthooks, "runs", spoils=True),
-    Misdeed(misdeeds.modules_cleared, "runs or Error"),
-    Misdeed(misdeeds.own_modules_removed, "runs"),
-    Misdeed(misdeeds.path_cleared, "runs", spoils=True),
-    Misdeed(misdeeds.change_folder, "runs", spoils=True),
-    Misdeed(misdeeds.environ_cleared, "runs", spoils=True),
-    Misdeed(misdeeds.gc_off, "runs", spoils=True),
-    Misdeed(misdeeds.gc_callbacks, "runs"),
-    Misdeed(misdeeds.recursion_limit, f"runs or [Rr]ecursion|{LOST}", ends=True, spoils=True),
-    Misdeed(misdeeds.trace, "runs", spoils=True),
-    Misdeed(misdeeds.trace_that_raises, "runs or in a thread", spoils=True),
-    Misdeed(misdeeds.time_stands_still, "runs", spoils=True),
-    Misdeed(misdeeds.time_goes_back, "runs", spoils=True),
-    Misdeed(misdeeds.stdout_closed, "runs"),
-    Misdeed(misdeeds.standard_fds_closed, "runs"),
-    Misdeed(misdeeds.temporary_folder_removed, "runs", spoils=True),
-    Misdeed(misdeeds.switch_interval, "runs", spoils=True),
-    Misdeed(misdeeds.print_replaced, "runs", spoils=True),
-    Misdeed(misdeeds.balloon, "MemoryError"),
-    Misdeed(misdeeds.fds_used_up, "runs"),
-    Misdeed(misdeeds.fd_limit_lowered, "runs"),
-    Misdeed(misdeeds.large_records, "runs or bytes"),
-    Misdeed(misdeeds.warnings_are_errors, "runs", spoils=True),
+    Misdeed("sys_exit", lambda: sys.exit(3), "SystemExit"),
+    Misdeed("os_exit", lambda: os._exit(3), LOST, ends=True),
+    Misdeed("exit_zero", lambda: os._exit(0), LOST, ends=True),
+    Misdeed("sigterm", lambda: os.kill(os.getpid(), signal.SIGTERM), LOST, ends=True),
+    Misdeed("sigint", lambda: os.kill(os.getpid(), signal.SIGINT), LOST, ends=True),
+    Misdeed("sigkill", lambda: os.kill(os.getpid(), signal.SIGKILL), LOST, ends=True),
+    Misdeed("sigabrt", os.abort, LOST, ends=True),
+    Misdeed("sigstop", lambda: os.kill(os.getpid(), signal.SIGSTOP), LOST, ends=True),
+    Misdeed("segfault", lambda: ctypes.string_at(1), LOST, ends=True),
+    Misdeed("close_all_fds", lambda: os.closerange(3, 4096), LOST, ends=True),
+    Misdeed("sockets_replaced", lambda: misdeeds.descriptors_replaced("socket:"), LOST, ends=True, spoils=True),
+    Misdeed("event_fds_replaced", lambda: misdeeds.descriptors_replaced("anon_inode:"), LOST, ends=True),
+    Misdeed("fork_into_engine", misdeeds.fork_into_engine, "runs or fork"),
+    Misdeed("fork_and_exit", misdeeds.fork_and_exit, "runs"),
+    Misdeed("fork_and_sys_exit", misdeeds.fork_and_sys_exit, "runs or fork"),
+    Misdeed("fork_and_raise", misdeeds.fork_and_raise, "runs or fork"),
+    Misdeed("multiprocessing_fork", misdeeds.multiprocessing_fork, "runs"),
+    Misdeed("subprocess_run", misdeeds.subprocess_run, "runs"),
+    Misdeed("endless_loop", misdeeds.endless_loop, "cancelled"),
+    Misdeed("endless_sleep", misdeeds.endless_sleep, "cancelled"),
+    Misdeed("swallows_everything", misdeeds.swallows_everything, "cancelled"),
+    Misdeed("lock_for_ever", misdeeds.lock_for_ever, "cancelled"),
+    Misdeed("blocks_the_loop", misdeeds.blocks_the_loop, "cancelled", build=awaited),
+    Misdeed("never_resolves", misdeeds.never_resolves, "cancelled", build=awaited),
+    Misdeed("yields_for_ever", misdeeds.yields_for_ever, "cancelled", build=flat),
+    Misdeed("recursion", misdeeds.recursion, "RecursionError"),
+    Misdeed("base_exception", lambda: throw(misdeeds.Base("beyond Exception")), "beyond Exception"),
+    Misdeed("generator_exit", lambda: throw(GeneratorExit("in a map")), "GeneratorExit"),
+    Misdeed("keyboard_interrupt", lambda: throw(KeyboardInterrupt("in a map")), "KeyboardInterrupt"),
+    Misdeed("stop_iteration", lambda: throw(StopIteration("in a map")), "StopIteration"),
+    Misdeed("cancelled_error", lambda: throw(asyncio.CancelledError("in a map")), "CancelledError"),
+    Misdeed("memory_error", lambda: throw(MemoryError("in a map")), "MemoryError"),
+    Misdeed("unpicklable_exception", lambda: throw(misdeeds.Locked()), "Locked"),
+    Misdeed("unspeakable_exception", lambda: throw(misdeeds.Unspeakable()), "Unspeakable"),
+    Misdeed(
+        "surrogates_in_error", lambda: throw(ValueError("lone \ud800 and \x00 and \x1b[31m")), "lone .* and .* and"
+    ),
+    Misdeed("huge_error", lambda: throw(ValueError("x" * 20_000_000)), "ValueError: xxxxx"),
+    Misdeed("deep_causes", misdeeds.deep_causes, "number 4999"),
+    Misdeed("circular_causes", misdeeds.circular_causes, "ValueError"),
+    Misdeed(
+        "exception_group", lambda: throw(BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit(1)])), "several"
+    ),
+    Misdeed(
+        "error_about_record",
+        lambda number: misdeeds.NoRepr() if number == AT else number,
+        "about a record that has no repr",
+        build=as_it_is,
+    ),
+    Misdeed("unpicklable_result", lambda: threading.Lock(), "lock"),
+    Misdeed("generator_result", lambda: (number for number in range(3)), "generator"),
+    Misdeed("no_reduce", misdeeds.NoReduce, "not pickled|NoReduce"),
+    Misdeed("exits_when_pickled", misdeeds.ExitsWhenPickled, "SystemExit|ExitsWhenPickled"),
+    Misdeed("deeply_nested", misdeeds.deeply_nested, "runs or recursion|nested|list"),
+    Misdeed("key_no_hash", lambda number: misdeeds.NoHash() if number == AT else number, "no hash|NoHash", build=keyed),
+    Misdeed(
+        "key_no_eq",
+        lambda number: misdeeds.NoEq() if number in (AT, AT + 1) else number,
+        "runs or no comparison|NoEq",
+        build=keyed,
+    ),
+    Misdeed("key_list", lambda number: [number] if number == AT else number, "runs or list", build=keyed),
+    Misdeed("key_nan", lambda number: float("nan") if number == AT else number, "runs or nan", build=keyed),
+    Misdeed("hundreds_of_threads", misdeeds.hundreds_of_threads, "runs"),
+    Misdeed("threads_that_raise", misdeeds.threads_that_raise, "runs"),
+    Misdeed("signal_handlers", lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), "main thread"),
+    Misdeed("excepthooks", misdeeds.excepthooks, "runs", spoils=True),
+    Misdeed("modules_cleared", lambda: sys.modules.clear(), "runs or Error"),
+    Misdeed("own_modules_removed", misdeeds.own_modules_removed, "runs"),
+    Misdeed("path_cleared", lambda: sys.path.clear(), "runs", spoils=True),
+    Misdeed("change_folder", misdeeds.change_folder, "runs", spoils=True),
+    Misdeed("environ_cleared", lambda: os.environ.clear(), "runs", spoils=True),
+    Misdeed("gc_off", misdeeds.gc_off, "runs", spoils=True),
+    Misdeed("gc_callbacks", misdeeds.gc_callbacks, "runs"),
+    Misdeed(
+        "recursion_limit", lambda: sys.setrecursionlimit(60), f"runs or [Rr]ecursion|{LOST}", ends=True, spoils=True
+    ),
+    Misdeed("trace", misdeeds.trace, "runs", spoils=True),
+    Misdeed("trace_that_raises", lambda: sys.settrace(misdeeds.raises), "runs or in a thread", spoils=True),
+    Misdeed("time_stands_still", misdeeds.time_stands_still, "runs", spoils=True),
+    Misdeed("time_goes_back", misdeeds.time_goes_back, "runs", spoils=True),
+    Misdeed("stdout_closed", misdeeds.stdout_closed, "runs"),
+    Misdeed("standard_fds_closed", misdeeds.standard_fds_closed, "runs"),
+    Misdeed("temporary_folder_removed", misdeeds.temporary_folder_removed, "runs", spoils=True),
+    Misdeed("switch_interval", misdeeds.switch_interval, "runs", spoils=True),
+    Misdeed("print_replaced", misdeeds.print_replaced, "runs", spoils=True),
+    Misdeed("balloon", misdeeds.balloon, "MemoryError"),
+    Misdeed("fds_used_up", misdeeds.fds_used_up, "runs"),
+    Misdeed("fd_limit_lowered", misdeeds.fd_limit_lowered, "runs"),
+    Misdeed("large_records", lambda: bytes(100 * 2**20), "runs or bytes"),
+    Misdeed("warnings_are_errors", lambda: warnings.simplefilter("error"), "runs", spoils=True),
 ]
-WITHOUT_DEED = (mapped, None)
-
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """Yield TaskManagers whose temporary folder may be removed."""
-    folder = tmp_path_factory.mktemp("misdeeds")
-    with (
-        Arena(folder, environment_seed(), environment=settings_of(folder)) as running,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        yield running
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """Return the environment variables in which misdeeds find their folders."""
+    """Return the environment variables in which misdeeds find their folders; the temporary one may be removed."""
     (folder / "tmp").mkdir()
     return {"TMPDIR": str(folder / "tmp"), RELEASE: str(folder / "release"), SCRATCH: str(folder)}
 
 
-@pytest.mark.parametrize("misdeed", [pytest.param(each, id=each.function.__name__) for each in MISDEEDS])
+@pytest.mark.parametrize("misdeed", [pytest.param(each, id=each.name) for each in MISDEEDS])
 def test_misdeed(arena: Arena, misdeed: Misdeed) -> None:
     commit(arena, misdeed)
 
 
 def commit(arena: Arena, misdeed: Misdeed) -> None:
     """Run the job of one misdeed beside the bystander."""
-    build, function = misdeed.build or mapped, misdeed.function
-    one: Any = deed(function) if misdeed.build is None else function  # type: ignore[arg-type]
+    build = misdeed.build or mapped
+    one = deed(misdeed.name, misdeed.function) if misdeed.build is None else misdeed.function
     release = arena.folder / "release"
     release.unlink(missing_ok=True)
-    with arena.attack(f"misdeed: {function.__name__}", may_end=LOST if misdeed.ends else "", more_mib=400) as it:
+    with arena.attack(f"misdeed: {misdeed.name}", may_end=LOST if misdeed.ends else "", more_mib=400) as it:
         try:
             if misdeed.outcome == "cancelled":
                 found = run_job(arena.address, lambda env: build(env, one), TOLD_S, cancel_after_s=1.5)
@@ -196,7 +206,7 @@ def judge(misdeed: Misdeed, found: JobOutcome) -> None:
     pattern = misdeed.outcome.removeprefix("runs or ")
     if found.error is None:
         assert misdeed.outcome.startswith("runs"), f"no error, but {len(found.results)} results"
-        if misdeed.build is None and misdeed.function not in (misdeeds.large_records, misdeeds.deeply_nested):
+        if misdeed.build is None and misdeed.name not in ("large_records", "deeply_nested"):
             assert sorted(found.results) == list(range(NUM)), found.results
     else:
         assert misdeed.outcome != "runs", found.error

@@ -7,10 +7,10 @@ Data port: the attacker passes Hello and Proof on.  And a router that sits on th
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -25,23 +25,14 @@ from flowlet.sinks.function_sink import DiscardSink
 from netstack.wire.message_bytes import MAGIC, encode
 from netstack.wire.messages import CloseRequest, ErrorCode, ErrorResponse
 from tests.attack.arena import Arena
-from tests.attack.routed import ROUTES, routed_loops
 from tests.attack.tcp_proxy import Direction, TcpProxy
 from tests.attack.test_hostile_producers import TYPES, victim
-from tests.attack.test_links import links_arena, through_proxies
+from tests.attack.test_links import through_proxies
 from tests.flowlet.client.jobs import source, vertex
 
 DECIDED_S = 15.0
+IS_ROUTED: Final = True
 GOOD, EVIL = "a good word", "an evil one"
-
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    folder = tmp_path_factory.mktemp("relays")
-    with links_arena(folder) as running, pytest.MonkeyPatch.context() as patch, routed_loops():
-        patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        patch.setenv(ROUTES, str(folder / "routes"))
-        yield running
 
 
 def websocket_frame(message: object) -> bytes:
@@ -70,7 +61,8 @@ def deployment(proof: Path) -> TaskDeploymentDescriptor:
     return DeploymentPlan(job, {attempt_id(job.job_id, head.id, 0): place}).describe_task(head.id, 0)
 
 
-def relay_control(arena: Arena, *, is_at_right_address: bool) -> None:
+@pytest.mark.parametrize("is_at_right_address", [False, True], ids=["relay", "router"])
+def test_control_port(arena: Arena, is_at_right_address: bool) -> None:
     """Pass the handshake on, then inject a deployment into the WebSocket."""
     proof = arena.folder / f"forged {is_at_right_address}"
     injected = websocket_frame(Registered("the attacker", 1000)) + websocket_frame(deployment(proof))
@@ -123,7 +115,8 @@ def refusal_in(text: str) -> str:
     return found[0] if found else ""
 
 
-def relay_data(arena: Arena, *, is_at_right_address: bool) -> None:
+@pytest.mark.parametrize("is_at_right_address", [False, True], ids=["relay", "router"])
+def test_data_port(arena: Arena, is_at_right_address: bool) -> None:
     """Pass the handshake of a producer on, then change its messages."""
     good, evil = GOOD.encode(), EVIL.encode()
     assert len(good) == len(evil)
@@ -165,7 +158,7 @@ def push_words(description: Any) -> str | None:
     return None
 
 
-def inject_frame(arena: Arena) -> None:
+def test_injected_frames(arena: Arena) -> None:
     """Add a frame of the relay's own, which a producer must not believe."""
     type_info, ordinary, _ = TYPES["pair"]
     forged = encode(ErrorResponse(ErrorCode.PRODUCER_FAILED, "forged by the attacker", None))
@@ -186,17 +179,3 @@ def inject_frame(arena: Arena) -> None:
             error = push_words(job.description)
         it.outcome(f"told: {error}"[:140])
         assert error is None or "forged by the attacker" not in error, f"the producer believes the relay: {error}"
-
-
-@pytest.mark.parametrize("is_at_right_address", [False, True], ids=["relay", "router"])
-def test_control_port(arena: Arena, is_at_right_address: bool) -> None:
-    relay_control(arena, is_at_right_address=is_at_right_address)
-
-
-@pytest.mark.parametrize("is_at_right_address", [False, True], ids=["relay", "router"])
-def test_data_port(arena: Arena, is_at_right_address: bool) -> None:
-    relay_data(arena, is_at_right_address=is_at_right_address)
-
-
-def test_injected_frames(arena: Arena) -> None:
-    inject_frame(arena)

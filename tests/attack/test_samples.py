@@ -1,13 +1,10 @@
 """One small attack of each class, for every run of the tests; ``make attack`` runs them all, and larger."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.attack import misdeeds
-from tests.attack.arena import Arena, environment_seed
-from tests.attack.routed import ROUTES, routed_loops
+from tests.attack.arena import Arena
 from tests.attack.test_crowds import DATA_KINDS, crowd_attack
 from tests.attack.test_deaths import kill_producers
 from tests.attack.test_hostile_producers import CODE, attack_gate
@@ -16,21 +13,8 @@ from tests.attack.test_misdeeds import MISDEEDS, commit, settings_of
 from tests.attack.test_strangers import forge_requests, fuzz_before_handshake
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
-
-
-@pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    """Yield one cluster for all classes."""
-    folder: Path = tmp_path_factory.mktemp("samples")
-    environment = settings_of(folder) | {ROUTES: str(folder / "routes")}
-    with (
-        Arena(folder, environment_seed(), module="tests.attack.routed", environment=environment) as running,
-        pytest.MonkeyPatch.context() as patch,
-        routed_loops(),
-    ):
-        patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        patch.setenv(ROUTES, str(folder / "routes"))
-        yield running
+IS_ROUTED: Final = True
+__all__ = ["settings_of"]  # of the cluster
 
 
 def test_a_crowd_that_says_half_a_frame(arena: Arena) -> None:
@@ -50,7 +34,7 @@ def test_code_of_a_producer(arena: Arena) -> None:
 
 
 def test_a_misdeed(arena: Arena) -> None:
-    [misdeed] = [each for each in MISDEEDS if each.function is misdeeds.keyboard_interrupt]
+    [misdeed] = [each for each in MISDEEDS if each.name == "keyboard_interrupt"]
     commit(arena, misdeed)
 
 

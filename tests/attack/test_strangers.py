@@ -119,8 +119,9 @@ async def insider(
     return channel, quiet
 
 
-def fuzz_after_handshake(arena: Arena, num: int) -> None:
+def test_frames_after_the_handshake(arena: Arena) -> None:
     """Send frames from an attacker that knows the secret: they are sealed well, and broken inside."""
+    num = 20_000
     numbers = random.Random(arena.seed + 1)
     ports = [each.data_port for each in arena.task_managers]
 
@@ -153,7 +154,8 @@ def fuzz_after_handshake(arena: Arena, num: int) -> None:
         it.outcome(f"{sent} frames over {connections} connections")
 
 
-def fuzz_http(arena: Arena, num: int) -> None:
+def test_broken_requests(arena: Arena) -> None:
+    num = 3_000
     numbers = random.Random(arena.seed + 2)
     heads: list[bytes] = [
         b"GET / HTTP/1.1\r\n",
@@ -193,14 +195,6 @@ def fuzz_http(arena: Arena, num: int) -> None:
 
 def test_frames_before_the_handshake(arena: Arena) -> None:
     fuzz_before_handshake(arena, 30_000)
-
-
-def test_frames_after_the_handshake(arena: Arena) -> None:
-    fuzz_after_handshake(arena, 20_000)
-
-
-def test_broken_requests(arena: Arena) -> None:
-    fuzz_http(arena, 3_000)
 
 
 # ---------------------------------------------------------------- wrong secrets, tokens of others, replays
@@ -275,7 +269,7 @@ def try_open(description: GateDescription, **changes: Any) -> str:
     return "accepted"
 
 
-def forge_tokens(arena: Arena) -> None:
+def test_tokens(arena: Arena) -> None:
     """Send tokens that are wrong, expired, of another gate or of another job."""
     with arena.attack("tokens that are forged, expired, or of others") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
@@ -305,7 +299,7 @@ def forge_tokens(arena: Arena) -> None:
         assert not accepted
 
 
-def token_holder_reads(arena: Arena) -> None:
+def test_token_holder(arena: Arena) -> None:
     """Ask for partitions over a connection with a gate's token, and send all messages that only insiders may send."""
     with arena.attack("a gate's token used for everything else") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
@@ -330,7 +324,7 @@ def token_holder_reads(arena: Arena) -> None:
         it.outcome(f"{len(CONTROL_MESSAGES) - num_kept} of {len(CONTROL_MESSAGES)} messages end the connection")
 
 
-def replay_handshake(arena: Arena) -> None:
+def test_handshakes(arena: Arena) -> None:
     """Send a producer's recorded words once more, byte by byte; and send our own hello back to us."""
     with arena.attack("a handshake that was seen before") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
@@ -357,18 +351,6 @@ def replay_handshake(arena: Arena) -> None:
 
 def test_requests(arena: Arena) -> None:
     forge_requests(arena)
-
-
-def test_tokens(arena: Arena) -> None:
-    forge_tokens(arena)
-
-
-def test_token_holder(arena: Arena) -> None:
-    token_holder_reads(arena)
-
-
-def test_handshakes(arena: Arena) -> None:
-    replay_handshake(arena)
 
 
 def test_reads_slowly(arena: Arena) -> None:

@@ -20,7 +20,7 @@ from tests.chaos.chaos_cluster import ChaosCluster
 from tests.chaos.chaos_generator import Result, Scale
 from tests.chaos.chaos_job import Stage, build, read_files
 from tests.chaos.chaos_oracle import Verdict, judge
-from tests.chaos.chaos_plan import Harm, PlannedFault, RunPlan
+from tests.chaos.chaos_plan import Harm, RunPlan
 
 PATIENCE_S: Final = 60.0  # for each step; far more than any step takes on a busy machine
 MIN_CHECKPOINTS: Final = 3
@@ -308,6 +308,3 @@ class ChaosRun:
             raise ChaosError(
                 f"no fault was to restart the job, and it has restarted {restarts} times: {str(entries)[:1500]}"
             )
-
-
-Injection = Callable[[ChaosRun, PlannedFault], None]

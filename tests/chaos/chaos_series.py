@@ -9,12 +9,12 @@ import shutil
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from unittest.mock import patch
 
 from tests.chaos.chaos_cluster import ChaosCluster
 from tests.chaos.chaos_generator import Scale
@@ -23,7 +23,6 @@ from tests.chaos.chaos_run import ChaosRun, RunReport
 from tests.chaos.injections import inject
 
 MakePlan = Callable[[int, bool], RunPlan]  # of a seed, and whether there is a small disk
-SECRET_FILE: Final = "FLOWLET_SECRET_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,6 @@ class Pace:
     num_records: int = 3000
     num_rules: int = 40
     seconds: float = 4.0
-
-
-FULL_PACE: Final = Pace()
 
 
 @dataclass
@@ -51,22 +47,17 @@ class Summary:
         num_failed = sum(not report.is_right for report in self.reports)
         num_checkpoints = sum(report.num_checkpoints for report in self.reports)
         p50, p99, longest = (percentile(recoveries, share) for share in (0.5, 0.99, 1.0))
-        lines = [
-            (
-                f"{len(self.reports)} runs, {num_failed} failed, {num_checkpoints} checkpoints, {kinds.total()} faults of "  # noqa: E501
-                f"{len(kinds)} kinds"
-            ),
-            "lost {}, duplicated {}, out of order {}, wrong {}".format(
-                *(
-                    sum(getattr(each, name) for each in verdicts)
-                    for name in ("lost", "duplicated", "out_of_order", "wrong")
-                )
-            ),
-            f"recovery: p50 {p50:.2f} s, p99 {p99:.2f} s, the longest {longest:.2f} s, of {len(recoveries)}",
-            f"a run took {sum(report.seconds for report in self.reports) / max(1, len(self.reports)):.1f} s",
-            ", ".join(f"{name} {count}" for name, count in kinds.most_common()),
-        ]
-        return "\n".join(lines)
+        lost, duplicated, out_of_order, wrong = (
+            sum(getattr(each, name) for each in verdicts) for name in ("lost", "duplicated", "out_of_order", "wrong")
+        )
+        return (
+            f"{len(self.reports)} runs, {num_failed} failed, {num_checkpoints} checkpoints, {kinds.total()} faults of "
+            f"{len(kinds)} kinds\n"
+            f"lost {lost}, duplicated {duplicated}, out of order {out_of_order}, wrong {wrong}\n"
+            f"recovery: p50 {p50:.2f} s, p99 {p99:.2f} s, the longest {longest:.2f} s, of {len(recoveries)}\n"
+            f"a run took {sum(report.seconds for report in self.reports) / max(1, len(self.reports)):.1f} s\n"
+            + ", ".join(f"{name} {count}" for name, count in kinds.most_common())
+        )
 
 
 def plan_of_seed(seed: int, has_small_disk: bool) -> RunPlan:
@@ -79,7 +70,7 @@ def run_series(
     folder: Path,
     tell: Callable[[str], None],
     make_plan: MakePlan = plan_of_seed,
-    pace: Pace = FULL_PACE,
+    pace: Pace = Pace(),
 ) -> Summary:
     """Run every seed; runs of one cluster follow each other on it, and ``tell`` gets a line for each.
 
@@ -90,32 +81,18 @@ def run_series(
         left = list(group)
         while left:
             place = folder / f"cluster-{number}-from-{left[0]}"
-            num_before = len(summary.reports)
-            _run_on_one_cluster(left, number, place, summary, tell, make_plan, pace)
-            done = summary.reports[num_before:]
-            left = left[len(done) :]
-            if all(report.is_right for report in done):
+            is_right = True
+            with ChaosCluster(place, plan_cluster(number)) as cluster, secret_of(cluster):
+                while left and is_right:
+                    report = run_plan(cluster, make_plan(left.pop(0), cluster.has_small_disk), pace)
+                    summary.reports.append(report)
+                    tell(str(report))
+                    is_right = report.is_right
+            if is_right:
                 shutil.rmtree(place, ignore_errors=True)
+            else:
+                tell(f"    logs: {place}; again: make chaos RUNS=1 SEED={summary.reports[-1].plan.seed}")
     return summary
-
-
-def _run_on_one_cluster(
-    seeds: Sequence[int],
-    number: int,
-    place: Path,
-    summary: Summary,
-    tell: Callable[[str], None],
-    make_plan: MakePlan,
-    pace: Pace,
-) -> None:
-    with ChaosCluster(place, plan_cluster(number)) as cluster, secret_of(cluster):
-        for seed in seeds:
-            report = run_plan(cluster, make_plan(seed, cluster.has_small_disk), pace)
-            summary.reports.append(report)
-            tell(str(report))
-            if not report.is_right:
-                tell(f"    logs: {place}; again: make chaos RUNS=1 SEED={seed}")
-                return
 
 
 def run_plan(cluster: ChaosCluster, plan: RunPlan, pace: Pace = Pace()) -> RunReport:
@@ -140,18 +117,9 @@ def run_plan(cluster: ChaosCluster, plan: RunPlan, pace: Pace = Pace()) -> RunRe
     return run.report
 
 
-@contextmanager
-def secret_of(cluster: ChaosCluster) -> Iterator[None]:
-    """The client in this process finds the cluster's secret."""
-    former = os.environ.get(SECRET_FILE)
-    os.environ[SECRET_FILE] = str(cluster.secret_file)
-    try:
-        yield
-    finally:
-        if former is None:
-            del os.environ[SECRET_FILE]
-        else:
-            os.environ[SECRET_FILE] = former
+def secret_of(cluster: ChaosCluster) -> AbstractContextManager[object]:
+    """Let the client in this process find the cluster's secret."""
+    return patch.dict(os.environ, {"FLOWLET_SECRET_FILE": str(cluster.secret_file)})
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -5,8 +5,8 @@ Units:  bytes.
 Absent: checks.  A stream that is not understood counts each piece as a frame.
 """
 
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from netstack.wire.frame_decoder import SEAL_BYTES
 from netstack.wire.message_bytes import FRAME_HEADER, FRAME_HEADER_BYTES, MAGIC
@@ -32,27 +32,20 @@ class Part:
     is_work: bool = True
 
 
-class FrameFinder(Protocol):
-    """Divides a stream."""
-
-    def divide(self, data: bytes) -> list[Part]:
-        """The parts of frames in the next bytes; together they are ``data``, less the bytes that are kept, plus the
-        bytes that were kept before.
-        """
-
-
 @dataclass
-class _Finder:
-    """Keeps the head of a frame until its length is known."""
+class FrameFinder:
+    """Divides a stream; keeps the head of a frame until its length is known."""
 
     _kept: bytes = b""
     _left: int = 0  # of the present frame
     _start: int = 0
-    _is_lost: bool = field(default=False)
+    _is_lost: bool = False
     is_work: bool = True  # the present frame
 
     def divide(self, data: bytes) -> list[Part]:
-        """Implement ``FrameFinder.divide``."""
+        """Return the parts of frames in the next bytes; together they are ``data``, less the bytes that are kept, plus
+        the bytes that were kept before.
+        """
         parts: list[Part] = []
         data, self._kept = self._kept + data, b""
         while data:
@@ -80,11 +73,11 @@ class _Finder:
         raise NotImplementedError
 
 
-class DataFrames(_Finder):
+class DataFrames(FrameFinder):
     """Frames of netstack with their seals."""
 
     def length_of(self, head: bytes) -> int | None:
-        """Implement ``_Finder.length_of``."""
+        """Implement ``FrameFinder.length_of``."""
         if len(head) < FRAME_HEADER_BYTES:
             return None
         length, magic, message_id = FRAME_HEADER.unpack_from(head)
@@ -94,7 +87,7 @@ class DataFrames(_Finder):
         return int(length) if message_id in _UNSEALED_IDS else int(length) + SEAL_BYTES
 
 
-class WebSocketFrames(_Finder):
+class WebSocketFrames(FrameFinder):
     """The head of an HTTP message, then frames of a WebSocket.
 
     Another message of HTTP, such as a file of a job, has no frames.
@@ -103,7 +96,7 @@ class WebSocketFrames(_Finder):
     _has_head: bool = False
 
     def length_of(self, head: bytes) -> int | None:
-        """Implement ``_Finder.length_of``."""
+        """Implement ``FrameFinder.length_of``."""
         if not self._has_head:
             end = head.find(_HEAD_END)
             if end < 0:

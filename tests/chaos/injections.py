@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from bench.cluster import Process
 from tests.chaos.chaos_cluster import Place
 from tests.chaos.chaos_plan import FaultKind, Harm, PlannedFault
 from tests.chaos.chaos_run import ChaosError, ChaosRun
@@ -53,10 +54,14 @@ def _kill(run: ChaosRun, place: Place) -> None:
 
 
 def _see_killed(run: ChaosRun, place: Place) -> None:
-    code = place.process.wait(_EXIT_S)
-    if code != -signal.SIGKILL:
-        raise ChaosError(f"{place.process!r} ended with {code}, not by SIGKILL")
+    _see_ended(place.process)
     run.report.happened.append(f"TaskManager {place.number} was killed")
+
+
+def _see_ended(process: Process) -> None:
+    code = process.wait(_EXIT_S)
+    if code != -signal.SIGKILL:
+        raise ChaosError(f"{process!r} ended with {code}, not by SIGKILL")
 
 
 def _kill_tm(run: ChaosRun, fault: PlannedFault) -> None:
@@ -120,30 +125,19 @@ def _kill_job_manager(run: ChaosRun, *, with_victim: Place | None) -> None:
     run.check_sessions()
     since_s = time.monotonic()
     former = run.cluster.job_manager
-    restarts = -1
     run.attacked |= {place.process.pid for place in run.cluster.places}
     if with_victim is not None:
         _kill(run, with_victim)
     former.send(signal.SIGKILL)
-    code = former.wait(_EXIT_S)
-    if code != -signal.SIGKILL:
-        raise ChaosError(f"the JobManager ended with {code}, not by SIGKILL")
+    _see_ended(former)
     run.report.happened.append("the JobManager was killed")
     if with_victim is not None:
         run.cluster.replace_task_manager(with_victim)
     run.cluster.start_job_manager()
     run.job_manager_replaced()
-    run.wait_recovered(since_s, restarts)
+    run.wait_recovered(since_s, -1)
     if not any(line.get("event") == "job recovered" for line in run.cluster.job_manager_lines()):
         raise ChaosError("the next JobManager does not say that it has recovered the job")
-
-
-def _kill_jm(run: ChaosRun, fault: PlannedFault) -> None:
-    _kill_job_manager(run, with_victim=None)
-
-
-def _kill_jm_and_tm(run: ChaosRun, fault: PlannedFault) -> None:
-    _kill_job_manager(run, with_victim=_victim(run, fault))
 
 
 def _stop(run: ChaosRun, fault: PlannedFault) -> None:
@@ -154,15 +148,20 @@ def _stop(run: ChaosRun, fault: PlannedFault) -> None:
     place.process.send(signal.SIGSTOP)
     try:
         run.wait_for("the process stands still", lambda: _state_of(pid) == "T", poll_s=_FAST_POLL_S)
-        end_s = time.monotonic() + fault.seconds
-        while time.monotonic() < end_s:
-            run.look()
-            time.sleep(min(0.05, max(0.0, end_s - time.monotonic())))  # how long it stands still is the fault
+        _look_for(run, fault.seconds)
     finally:
         place.process.send(signal.SIGCONT)
     run.report.happened.append(f"TaskManager {place.number} stood still for {fault.seconds:.1f} s")
     if fault.kind.harm is Harm.RESTART:
         run.wait_recovered(since_s, restarts)
+
+
+def _look_for(run: ChaosRun, seconds: float) -> None:
+    """Look at the run for a time, which is the fault."""
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        run.look()
+        time.sleep(min(0.05, left_s))
 
 
 def _state_of(pid: int) -> str:
@@ -173,12 +172,10 @@ def _fill_disk(run: ChaosRun, fault: PlannedFault) -> None:
     failed, restarts = run.num_failed_checkpoints(), run.num_restarts()
     others = run.cluster.disk / "others"
     try:
-        with suppress(OSError), others.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(64 * 1024))
-        with suppress(OSError), others.open("ab", buffering=0) as file:
-            while True:
-                file.write(bytes(512))
+        for size in (64 * 1024, 512):
+            with suppress(OSError), others.open("ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(size))
         run.wait_for(
             "a checkpoint fails on a full disk",
             lambda: run.num_failed_checkpoints() > failed or run.num_restarts() > restarts,
@@ -238,10 +235,7 @@ def _pause_reader(run: ChaosRun, fault: PlannedFault) -> None:
     run.reader.pause()
     try:
         before = len(run.reader.found)
-        end_s = time.monotonic() + fault.seconds + _MIN_READ_PAUSE_S
-        while time.monotonic() < end_s:
-            run.look()
-            time.sleep(0.05)  # how long the reader pauses is the fault
+        _look_for(run, fault.seconds + _MIN_READ_PAUSE_S)
         if len(run.reader.found) > before + 1:
             raise ChaosError("the reader did not pause")
     finally:
@@ -285,8 +279,8 @@ _INJECTIONS: Final[dict[FaultKind, Callable[[ChaosRun, PlannedFault], None]]] = 
     FaultKind.KILL_TM_IN_SNAPSHOT: _die_in("snapshot"),
     FaultKind.KILL_TM_IN_NOTIFY: _die_in("notify"),
     FaultKind.KILL_TM_IN_RESTORE: _kill_in_restore,
-    FaultKind.KILL_JM: _kill_jm,
-    FaultKind.KILL_JM_AND_TM: _kill_jm_and_tm,
+    FaultKind.KILL_JM: lambda run, _: _kill_job_manager(run, with_victim=None),
+    FaultKind.KILL_JM_AND_TM: lambda run, fault: _kill_job_manager(run, with_victim=_victim(run, fault)),
     FaultKind.STOP_TM: _stop,
     FaultKind.ZOMBIE_TM: _stop,
     FaultKind.DISK_FULL: _fill_disk,

@@ -25,6 +25,9 @@ class Sample:
     fds: int
     threads: int
 
+    def __str__(self) -> str:
+        return f"{self.rss_mib:.0f} MiB {self.fds} fds {self.threads} threads"
+
 
 @dataclass(frozen=True, slots=True)
 class Trend:
@@ -54,17 +57,15 @@ def left_over(name: str, idle: Sample, end: Sample, more_fds: int, more_threads:
     """Return the files and threads that a process without tasks holds beyond those of an idle process before the
     soak.
     """
-    found = []
-    for word, limit, before, after in (
-        ("fds", more_fds, idle.fds, end.fds),
-        ("threads", more_threads, idle.threads, end.threads),
-    ):
-        if after > before + limit:
-            found.append(f"{name} has {after} {word} without any task, {before} before the soak")
-    return found
+    watched = (("fds", more_fds, idle.fds, end.fds), ("threads", more_threads, idle.threads, end.threads))
+    return [
+        f"{name} has {after} {word} without any task, {before} before the soak"
+        for word, limit, before, after in watched
+        if after > before + limit
+    ]
 
 
-def sample(pid: int, at_s: float) -> Sample | None:
+def sample(pid: int, at_s: float = 0.0) -> Sample | None:
     """Return a sample of the process; None if it is gone."""
     try:
         process = psutil.Process(pid)

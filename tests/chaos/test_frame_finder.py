@@ -50,10 +50,8 @@ def frames_in(parts: list[Part]) -> list[tuple[bytes, bool]]:
         (WebSocketFrames, [(HEAD, False), (SHORT, True), (LONG, True), (PING, False), (SHORT, True)]),
     ],
 )
-def test_frames_are_found_in_any_pieces(
-    make: type[DataFrames | WebSocketFrames], frames: list[tuple[bytes, bool]], seed: int
-) -> None:
-    finder: FrameFinder = make()
+def test_frames_are_found_in_any_pieces(make: type[FrameFinder], frames: list[tuple[bytes, bool]], seed: int) -> None:
+    finder = make()
     data = b"".join(frame for frame, _ in frames)
 
     parts = [part for piece in cut(data, seed) for part in finder.divide(piece)]

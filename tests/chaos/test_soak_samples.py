@@ -2,6 +2,9 @@
 
 import os
 import random
+from collections.abc import Callable
+
+import pytest
 
 from tests.chaos.soak_samples import Sample, left_over, sample, trend_of
 
@@ -29,51 +32,47 @@ def test_a_slope_is_found_beside_noise_and_outliers() -> None:
     assert problem.startswith("process has ")
 
 
-def test_what_only_moves_has_not_grown() -> None:
-    trend = trend_of("process", samples(0.0, noise=20.0))
+def taken(start_s: float, count: int, mib: Callable[[int], float], fds: int, threads: int) -> list[Sample]:
+    """Return one sample each 2 s, whose memory follows from its number."""
+    return [Sample(start_s + 2.0 * number, mib(number), fds, threads) for number in range(count)]
+
+
+# Some samples are taken while a task is being replaced.
+BUSY = [Sample(120 + 2.0 * number, 120.0 + min(number, 10), 27, 15 if number % 7 else 10) for number in range(75)]
+NOT_GROWN = {
+    "what only moves": (samples(0.0, noise=20.0), 300, 5.0),
+    "caches that are filled in the warm-up": (
+        [*taken(0, 20, lambda number: 10.0 * number, 5, 5), *taken(40, 80, lambda _: 200.0, 20, 7)],
+        160,
+        1.0,
+    ),
+    "tasks that it got late": ([*taken(0, 60, lambda _: 97.0, 20, 6), *BUSY], 150, 5.0),
+    "tasks that it had for a part of its life": (
+        [
+            *taken(0, 80, lambda _: 97.0, 20, 6),
+            *taken(160, 50, lambda number: 120.0 + min(number, 10), 27, 15),
+            *taken(260, 10, lambda _: 118.0, 20, 6),
+        ],
+        100,
+        5.0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("found", "most_s", "more_mib"), NOT_GROWN.values(), ids=NOT_GROWN)
+def test_what_does_not_come_of_growth_has_not_grown(found: list[Sample], most_s: float, more_mib: float) -> None:
+    """A process that waited for its tasks is looked at while it had them."""
+    trend = trend_of("process", found)
 
     assert trend is not None
-    assert trend.grown(5.0) is None
-
-
-def test_what_is_allocated_in_the_warm_up_does_not_count() -> None:
-    cold = [Sample(2.0 * number, 10.0 * number, 5, 5) for number in range(20)]
-    warm = [Sample(40 + 2.0 * number, 200.0, 20, 7) for number in range(80)]
-
-    trend = trend_of("process", cold + warm)
-
-    assert trend is not None
-    assert trend.grown(1.0) is None
-
-
-def test_a_process_that_waited_for_its_tasks_has_not_grown_when_it_got_them() -> None:
-    idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(60)]
-    busy = [Sample(120 + 2.0 * number, 120.0 + min(number, 10), 27, 15 if number % 7 else 10) for number in range(75)]
-
-    trend = trend_of("process", idle + busy)
-
-    assert trend is not None
-    assert trend.seconds < 150
-    assert trend.grown(5.0) is None
-
-
-def test_a_process_that_waited_for_most_of_its_life_has_not_grown_when_it_got_its_tasks() -> None:
-    idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(80)]
-    busy = [Sample(160 + 2.0 * number, 120.0 + min(number, 10), 27, 15) for number in range(50)]
-    idle_again = [Sample(260 + 2.0 * number, 118.0, 20, 6) for number in range(10)]
-
-    trend = trend_of("process", idle + busy + idle_again)
-
-    assert trend is not None
-    assert trend.seconds < 100
-    assert trend.grown(5.0) is None
+    assert trend.seconds < most_s
+    assert trend.grown(more_mib) is None
 
 
 def test_a_process_that_grows_with_its_tasks_is_found_although_it_waited() -> None:
-    idle = [Sample(2.0 * number, 97.0, 20, 6) for number in range(60)]
-    busy = [Sample(120 + 2.0 * number, 120.0 + number, 27, 15) for number in range(75)]
+    busy = taken(120, 75, lambda number: 120.0 + number, 27, 15)
 
-    trend = trend_of("process", idle + busy)
+    trend = trend_of("process", taken(0, 60, lambda _: 97.0, 20, 6) + busy)
 
     assert trend is not None
     assert trend.grown(24.0) is not None
