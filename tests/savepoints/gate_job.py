@@ -16,7 +16,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing import MiniCluster
-from tests.savepoints.stage import HERE, STAGE, keep
+from tests.savepoints.stage import HERE, STAGE, keep_named
 from tests.waiting import PATIENCE_S, spin_until
 
 NUM_ROWS: Final = 20
@@ -82,4 +82,4 @@ def _push_half(gate: GateClient, is_over: threading.Event) -> None:
 
 
 def gate(env: StreamExecutionEnvironment) -> None:
-    keep(env.from_remote_gate("numbers", type_info=Types.LONG(), producers=len(PARTITIONS)).uid("gate"), "gate")
+    keep_named(env.from_remote_gate("numbers", type_info=Types.LONG(), producers=len(PARTITIONS)), "gate")

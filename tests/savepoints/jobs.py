@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from flowlet.common import Configuration
 from flowlet.common.job_client import JobClient
@@ -19,7 +20,7 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.state_reader import SavedState
 from tests.savepoints import gate_job, keyed_jobs, source_jobs, window_jobs
 from tests.savepoints.stage import STAGE, Job
-from tests.waiting import PATIENCE_S, spin_until
+from tests.waiting import PATIENCE_S, all_run, spin_until
 
 SECRET: Final = "5a" * 32
 """The secret of the cluster that wrote the stored savepoints: no other cluster has it."""
@@ -115,21 +116,10 @@ def at_work(folder: Path) -> Iterator[None]:
     secret = folder / "secret"
     secret.write_text(f"{SECRET}\n", encoding="ascii")
     secret.chmod(0o600)
-    changed = {"FLOWLET_LOCAL": "inprocess", "FLOWLET_SECRET_FILE": str(secret)}
-    before, directory = {name: os.environ.get(name) for name in changed}, Path.cwd()
-    os.environ.update(changed)
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    os.chdir(work)
-    try:
+    with patch.dict(os.environ, {"FLOWLET_LOCAL": "inprocess", "FLOWLET_SECRET_FILE": str(secret)}), chdir(work):
         yield
-    finally:
-        os.chdir(directory)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def run_main_program(kind: str, step: str, folder: Path, *savepoint: str) -> Any:
@@ -147,12 +137,8 @@ def started(
 ) -> JobClient:
     """The job, which runs; ``former``: the savepoint that it starts from."""
     job = JOBS[name]
-    options = {
-        "state.backend.type": backend,
-        "execution.checkpointing.savepoint-dir": "/nowhere",
-        "pipeline.max-parallelism": "128",
-    }
-    options |= {"restart-strategy.type": "none"}
+    options = {"state.backend.type": backend, "execution.checkpointing.savepoint-dir": "/nowhere"}
+    options |= {"pipeline.max-parallelism": "128", "restart-strategy.type": "none"}
     if checkpoints is None:
         options |= job.options_of_others
     else:
@@ -183,7 +169,7 @@ def run_to_the_savepoint(name: str, backend: str, folder: Path) -> tuple[Path, l
     job.prepare()
     with job.around(False):
         client = started(name, backend, checkpoints=folder / "checkpoints" if job.takes_checkpoint else None)
-        spin_until(lambda: STAGE.halves >= set(job.sources) and _all_run(client), f"the halves of {job.sources}")
+        spin_until(lambda: STAGE.halves >= set(job.sources) and all_run(client), f"the halves of {job.sources}")
         if job.takes_checkpoint:
             # One that is begun behind the halves is complete when the next one begins; before, a cancellation may
             # discard it.
@@ -196,12 +182,6 @@ def run_to_the_savepoint(name: str, backend: str, folder: Path) -> tuple[Path, l
         else:
             found = Path(client.stop_with_savepoint(False, str(folder)).result())  # PyFlink's signature
     return found, sorted(STAGE.results)
-
-
-def _all_run(client: JobClient) -> bool:
-    """Whether all subtasks run or have finished; others take no savepoint."""
-    subtasks = [each for vertex in client.metrics()["vertices"] for each in vertex["subtasks"]]
-    return all(each["state"] in ("RUNNING", "FINISHED") for each in subtasks)
 
 
 def _checkpoints(folder: Path) -> list[int]:

@@ -38,7 +38,7 @@ from flowlet.datastream.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from tests.savepoints.stage import STAGE, feed, keep
+from tests.savepoints.stage import STAGE, feed, keep_named
 
 NUM_RECORDS, NUM_KEYS, HALF = 40, 6, 20
 PAIR: Final = Types.TUPLE([Types.STRING(), Types.LONG()])
@@ -153,15 +153,8 @@ class EachState(KeyedProcessFunction):
         self.aggregating.add(number)
         row = self.row.value()
         self.row.update(Row(text=f"{number}", bytes=b"\x00%d" % number, day=date(2024, 2, 29) + timedelta(number)))
-        found = (
-            self.value.value(),
-            list(self.elements),
-            sorted(self.map.items()),
-            self.reducing.get(),
-            self.aggregating.get(),
-            row,
-        )
-        yield key, *found
+        found = self.value.value(), list(self.elements), sorted(self.map.items())
+        yield key, *found, self.reducing.get(), self.aggregating.get(), row
 
 
 class ObjectStates(KeyedProcessFunction):
@@ -231,8 +224,8 @@ class ExpiringStates(KeyedProcessFunction):
 
 def each_state(env: StreamExecutionEnvironment) -> None:
     pairs = keyed(env)
-    keep(pairs.process(EachState()).uid("typed"), "typed")
-    keep(pairs.process(ObjectStates()).uid("objects"), "objects")
+    keep_named(pairs.process(EachState()), "typed")
+    keep_named(pairs.process(ObjectStates()), "objects")
 
 
 class LargeStates(KeyedProcessFunction):
@@ -253,11 +246,11 @@ class LargeStates(KeyedProcessFunction):
 
 
 def large_states(env: StreamExecutionEnvironment) -> None:
-    keep(keyed(env).process(LargeStates()).uid("large"), "large")
+    keep_named(keyed(env).process(LargeStates()), "large")
 
 
 def expiring_states(env: StreamExecutionEnvironment) -> None:
-    keep(keyed(env, pause_s=PAUSE_S).process(ExpiringStates()).uid("expiring"), "expiring")
+    keep_named(keyed(env, pause_s=PAUSE_S).process(ExpiringStates()), "expiring")
 
 
 # -- each type of keys
@@ -308,7 +301,7 @@ KEYS: Final[dict[str, tuple[Any, Any]]] = {
 def each_key(env: StreamExecutionEnvironment) -> None:
     pairs = feed(env, PAIRS, HALF, PAIR)
     for name, (selector, key_type) in KEYS.items():
-        keep(pairs.key_by(selector, key_type).process(Count()).uid(name), name)
+        keep_named(pairs.key_by(selector, key_type).process(Count()), name)
 
 
 # -- timers
@@ -359,9 +352,9 @@ WITH_WATERMARKS: Final[list[tuple[Any, int] | int]] = [
 
 def timers(env: StreamExecutionEnvironment) -> None:
     pairs = feed(env, WITH_WATERMARKS, 2 * HALF, PAIR, name="with watermarks").key_by(first, Types.STRING())
-    keep(pairs.process(Timers()).uid("timers"), "timers")
+    keep_named(pairs.process(Timers()), "timers")
     alarms = keyed(env, waits_for=("alarms", NUM_KEYS))
-    keep(alarms.process(Alarms()).uid("alarms"), "alarms")
+    keep_named(alarms.process(Alarms()), "alarms")
 
 
 # -- two inputs
@@ -411,14 +404,10 @@ class Both(CoProcessFunction, CheckpointedFunction):
 
 def two_inputs(env: StreamExecutionEnvironment) -> None:
     one, other = feed(env, PAIRS, HALF, PAIR), feed(env, PAIRS[::3], 5, PAIR, name="other")
-    keep(
-        one.key_by(first, Types.STRING())
-        .connect(other.key_by(first, Types.STRING()))
-        .process(BothKeyed())
-        .uid("keyed"),
-        "keyed",
+    keep_named(
+        one.key_by(first, Types.STRING()).connect(other.key_by(first, Types.STRING())).process(BothKeyed()), "keyed"
     )
-    keep(one.connect(other).process(Both()).uid("both"), "both")
+    keep_named(one.connect(other).process(Both()), "both")
 
 
 class Judge(KeyedBroadcastProcessFunction):
@@ -463,8 +452,8 @@ def broadcast_state(env: StreamExecutionEnvironment) -> None:
     """Broadcast all rules before the savepoint; the source of records waits for them at its half."""
     rules = feed(env, RULE_ITEMS, 5, PAIR, name="rules")
     pairs = feed(env, PAIRS, HALF, PAIR, pause_s=5 * PAUSE_S)
-    keep(pairs.key_by(first, Types.STRING()).connect(rules.broadcast(RULES)).process(Judge()).uid("keyed"), "keyed")
-    keep(pairs.connect(rules.broadcast(OBJECTS)).process(JudgeUnkeyed()).set_parallelism(2).uid("unkeyed"), "unkeyed")
+    keep_named(pairs.key_by(first, Types.STRING()).connect(rules.broadcast(RULES)).process(Judge()), "keyed")
+    keep_named(pairs.connect(rules.broadcast(OBJECTS)).process(JudgeUnkeyed()).set_parallelism(2), "unkeyed")
 
 
 # -- state of a subtask
@@ -501,7 +490,7 @@ class NumberInLists(FlatMapFunction, CheckpointedFunction):
 
 
 def subtask_state(env: StreamExecutionEnvironment) -> None:
-    keep(feed(env, PAIRS, HALF, PAIR).rebalance().flat_map(NumberInLists()).set_parallelism(2).uid("lists"), "lists")
+    keep_named(feed(env, PAIRS, HALF, PAIR).rebalance().flat_map(NumberInLists()).set_parallelism(2), "lists")
 
 
 # -- aggregations of a keyed stream
@@ -547,30 +536,26 @@ def as_float(pair: Any) -> tuple[str, float]:
 def aggregations(env: StreamExecutionEnvironment) -> None:
     source = feed(env, PAIRS, HALF, PAIR)
     pairs = source.key_by(first, Types.STRING())
-    keep(pairs.reduce(AddUp()).uid("reduce"), "reduce")
-    keep(pairs.reduce(lambda one, other: (one[0], max(one[1], other[1]))).uid("reduce function"), "reduce function")
-    keep(
-        source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).reduce(add_rows).uid("rows"),
-        "rows",
+    keep_named(pairs.reduce(AddUp()), "reduce")
+    keep_named(pairs.reduce(lambda one, other: (one[0], max(one[1], other[1]))), "reduce function")
+    keep_named(
+        source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).reduce(add_rows), "rows"
     )
-    keep(source.map(as_dict).key_by(lambda each: each["key"]).reduce(add_dicts).uid("dicts"), "dicts")
-    keep(source.map(as_total).key_by(first).reduce(add_totals).uid("objects"), "objects")
-    keep(pairs.sum(1).uid("sum"), "sum")
-    keep(pairs.min(1).uid("min"), "min")
-    keep(pairs.max(1).uid("max"), "max")
-    keep(pairs.min_by(1).uid("min_by"), "min_by")
-    keep(pairs.max_by(1).uid("max_by"), "max_by")
-    keep(pairs.count().uid("count"), "count")
-    keep(
-        source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).sum("b").uid("sum of rows"),
-        "sum of rows",
-    )
+    keep_named(source.map(as_dict).key_by(lambda each: each["key"]).reduce(add_dicts), "dicts")
+    keep_named(source.map(as_total).key_by(first).reduce(add_totals), "objects")
+    keep_named(pairs.sum(1), "sum")
+    keep_named(pairs.min(1), "min")
+    keep_named(pairs.max(1), "max")
+    keep_named(pairs.min_by(1), "min_by")
+    keep_named(pairs.max_by(1), "max_by")
+    keep_named(pairs.count(), "count")
+    keep_named(source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).sum("b"), "sum of rows")
     floats = source.map(as_float, output_type=Types.TUPLE([Types.STRING(), Types.DOUBLE()])).key_by(
         first, Types.STRING()
     )
-    keep(floats.sum(1).uid("sum of floats"), "sum of floats")
+    keep_named(floats.sum(1), "sum of floats")
     triples = source.map(as_triple, output_type=Types.TUPLE([Types.STRING(), Types.INT(), Types.LONG()])).key_by(
         first, Types.STRING()
     )
-    keep(triples.sum(2).uid("sum of triples"), "sum of triples")
-    keep(source.map(as_float).key_by(first).sum(1).uid("sum without types"), "sum without types")
+    keep_named(triples.sum(2), "sum of triples")
+    keep_named(source.map(as_float).key_by(first).sum(1), "sum without types")

@@ -28,9 +28,10 @@ from flowlet.datastream.state import (
 )
 from flowlet.datastream.window import CountTrigger, GlobalWindows, PurgingTrigger
 from tests.savepoints.jobs import CHECKPOINTS, JOBS, at_work, run_to_its_end, run_to_the_savepoint
-from tests.savepoints.stage import Job, feed, keep, pace
+from tests.savepoints.keyed_jobs import AT_THE_END
+from tests.savepoints.source_jobs import SlowSum
+from tests.savepoints.stage import Job, feed, keep, keep_named
 
-AT_THE_END: Final = 10**15  # event time
 NUM_RECORDS, HALF = 24, 12
 
 
@@ -193,32 +194,13 @@ def joined(one: tuple[Color, Place], other: tuple[Color, Place]) -> tuple[Color,
 def states(env: StreamExecutionEnvironment) -> None:
     numbers = feed(env, [(number, number) for number in range(NUM_RECORDS)], HALF, Types.LONG())
     places = numbers.map(place_of).uid("places")
-    keep(places.key_by(key_of).process(EachState()).uid("states"), "states")
+    keep_named(places.key_by(key_of).process(EachState()), "states")
     pairs = places.map(lambda place: (place.color, place)).uid("pairs")
-    keep(pairs.key_by(lambda pair: pair[0]).reduce(joined).uid("reduce"), "reduce")
+    keep_named(pairs.key_by(lambda pair: pair[0]).reduce(joined), "reduce")
     windows = (
         pairs.key_by(lambda pair: pair[0]).window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(5)))
     )
-    keep(windows.reduce(joined).uid("windows"), "windows")
-
-
-class SlowSum(KeyedProcessFunction):
-    """Slow while a checkpoint is made, so that records wait in front of it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
-        pace(self.name, 0.02)
-        self.sum.update((self.sum.value() or 0) + number_of(value))
-        ctx.timer_service().register_event_time_timer(AT_THE_END)
-        yield from ()
-
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
-        yield ctx.get_current_key(), self.sum.value()
+    keep_named(windows.reduce(joined), "windows")
 
 
 def in_flight(env: StreamExecutionEnvironment) -> None:
@@ -226,7 +208,7 @@ def in_flight(env: StreamExecutionEnvironment) -> None:
     source = env.from_collection(list(range(200)), Types.LONG()).uid("numbers")
     for name in IN_FLIGHT:
         records = source.map(KINDS[name]).uid(f"made {name}").key_by(lambda record: number_of(record) % 2)
-        keep(records.process(SlowSum(name)).uid(f"sum {name}"), name)
+        keep(records.process(SlowSum(name, number_of)).uid(f"sum {name}"), name)
 
 
 PROGRAMS: Final = {
@@ -242,7 +224,6 @@ PROGRAMS: Final = {
 
 
 def main(kind: str, step: str, folder: Path, savepoint: str = "") -> None:
-    """Do one step, and print its results."""
     JOBS[kind] = PROGRAMS[kind]
     with at_work(folder):
         if step == "make":

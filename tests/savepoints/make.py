@@ -28,32 +28,17 @@ from tests.savepoints.jobs import (
 
 
 def make(name: str, backend: str, into: Path, revision: str) -> None:
-    """Make one archive."""
     job = JOBS[name]
     with tempfile.TemporaryDirectory() as scratch, at_work(Path(scratch)):
         whole = run_to_its_end(name, backend)
     with tempfile.TemporaryDirectory() as scratch, at_work(Path(scratch)):
         root = Path(scratch)
         path, first = run_to_the_savepoint(name, backend, root / "made")
-        state = described(read_state(path))
-        facts = {
-            "revision": revision,
-            "python": platform.python_version(),
-            "savepoint": str(path.relative_to(root)),
-            "first": first if job.counts_first else [],
-            "whole": whole,
-            "state": state,
-        }
         if whole and job.counts_first and not len(first) < len(whole):
             raise SystemExit(
                 f"{name}: nothing is left to do behind the savepoint: {len(first)} of {len(whole)} results"
             )
-        (root / "secret").unlink()
-        pack(path_of(into, name, backend), root, facts)
-    print(
-        f"{name} {backend}: {path_of(into, name, backend).stat().st_size} bytes, {len(first)} of {len(whole)} results",
-        flush=True,
-    )
+        store(path_of(into, name, backend), root, revision, path, first if job.counts_first else [], whole)
 
 
 def make_main_program(kind: str, into: Path, revision: str) -> None:
@@ -64,14 +49,22 @@ def make_main_program(kind: str, into: Path, revision: str) -> None:
         root = Path(scratch)
         savepoint, first = run_main_program(kind, "make", root)
         with at_work(root):
-            state = described(read_state(root / savepoint))
-        facts = {"revision": revision, "python": platform.python_version(), "savepoint": savepoint}
-        (root / "secret").unlink()
-        pack(path_of(into, "main-program", kind), root, {**facts, "first": first, "whole": whole, "state": state})
-    print(
-        f"main program {kind}: {path_of(into, 'main-program', kind).stat().st_size} bytes, {len(first)} of "
-        f"{len(whole)} results"
-    )
+            store(path_of(into, "main-program", kind), root, revision, root / savepoint, first, whole)
+
+
+def store(archive: Path, root: Path, revision: str, savepoint: Path, first: list[str], whole: list[str]) -> None:
+    """Pack a savepoint with the results before it and those of a whole run."""
+    facts = {
+        "revision": revision,
+        "python": platform.python_version(),
+        "savepoint": str(savepoint.relative_to(root)),
+        "first": first,
+        "whole": whole,
+        "state": described(read_state(savepoint)),
+    }
+    (root / "secret").unlink()
+    pack(archive, root, facts)
+    print(f"{archive.name}: {archive.stat().st_size} bytes, {len(first)} of {len(whole)} results", flush=True)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ Side:   any.
 import asyncio
 import gzip
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +60,7 @@ from flowlet.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import ValueStateDescriptor
 from tests.savepoints.keyed_jobs import AT_THE_END, HALF, PAIR, PAIRS, WITH_WATERMARKS, Color, Place
-from tests.savepoints.stage import HERE, POLL_S, STAGE, Held, feed, keep, lines_of, pace
+from tests.savepoints.stage import HERE, POLL_S, STAGE, Held, feed, keep, keep_named, lines_of, pace
 
 NO_WATERMARKS: Final = WatermarkStrategy.no_watermarks()
 
@@ -137,7 +137,6 @@ def files(env: StreamExecutionEnvironment) -> None:
 
 
 def cut_files(env: StreamExecutionEnvironment) -> None:
-    """Files that are read in parts."""
     env.set_parallelism(1)
     source = (
         FileSource.for_record_stream_format(StreamFormat.text_line_format(), f"{HERE}/files").set_split_size(50).build()
@@ -177,7 +176,7 @@ class HeldOneByOne(Held4):
 
 def splits(env: StreamExecutionEnvironment) -> None:
     env.set_parallelism(2)
-    keep(env.from_source(Held4(), NO_WATERMARKS, "splits", Types.LONG()).uid("splits"), "splits")
+    keep_named(env.from_source(Held4(), NO_WATERMARKS, "splits", Types.LONG()), "splits")
     one_by_one = (
         env.from_source(HeldOneByOne(), NO_WATERMARKS, "one by one", Types.LONG()).set_parallelism(1).uid("one by one")
     )
@@ -223,7 +222,7 @@ class Replayed(SourceFunction):
 
 def replayed(env: StreamExecutionEnvironment) -> None:
     """The numbers behind the mark and in front of the savepoint come again, and are dropped."""
-    keep(env.add_source(Replayed(), type_info=Types.LONG()).uid("replayed"), "replayed")
+    keep_named(env.add_source(Replayed(), type_info=Types.LONG()), "replayed")
 
 
 # -- Kafka
@@ -303,22 +302,14 @@ def asynchronous(env: StreamExecutionEnvironment) -> None:
     pairs, seconds = feed(env, PAIRS, HALF, PAIR), Time.seconds(100)
     objects = pairs.map(as_object).uid("objects")
     timed = feed(env, WITH_WATERMARKS, 2 * HALF, PAIR, name="with watermarks")
-    keep(
-        AsyncDataStream.ordered_wait(timed, Later(), seconds, 100, output_type=PAIR).uid("ordered timed"),
-        "ordered timed",
-    )
-    keep(
-        AsyncDataStream.unordered_wait(timed, Later(), seconds, 100, output_type=PAIR).uid("unordered timed"),
-        "unordered timed",
-    )
-    keep(AsyncDataStream.unordered_wait(pairs, Later(), seconds, 100, output_type=PAIR).uid("unordered"), "unordered")
-    keep(AsyncDataStream.ordered_wait(pairs, Later(), seconds, 100, output_type=PAIR).uid("ordered"), "ordered")
-    keep(AsyncDataStream.ordered_wait(objects, LaterObjects(), seconds, 100).uid("ordered objects"), "ordered objects")
+    keep_named(AsyncDataStream.ordered_wait(timed, Later(), seconds, 100, output_type=PAIR), "ordered timed")
+    keep_named(AsyncDataStream.unordered_wait(timed, Later(), seconds, 100, output_type=PAIR), "unordered timed")
+    keep_named(AsyncDataStream.unordered_wait(pairs, Later(), seconds, 100, output_type=PAIR), "unordered")
+    keep_named(AsyncDataStream.ordered_wait(pairs, Later(), seconds, 100, output_type=PAIR), "ordered")
+    keep_named(AsyncDataStream.ordered_wait(objects, LaterObjects(), seconds, 100), "ordered objects")
     retries: Any = AsyncRetryStrategy.fixed_delay(100_000, 5, is_empty, None)
-    keep(
-        AsyncDataStream.unordered_wait_with_retry(pairs, EmptyOnce(), seconds, retries, 100, output_type=PAIR).uid(
-            "retried"
-        ),
+    keep_named(
+        AsyncDataStream.unordered_wait_with_retry(pairs, EmptyOnce(), seconds, retries, 100, output_type=PAIR),
         "retried",
     )
 
@@ -440,8 +431,6 @@ class GlobalSink(CommittingSink, SupportsGlobalCommitter):
 
 
 class Transactions(TwoPhaseCommitSinkFunction):
-    """A transaction is a list of records."""
-
     def begin_transaction(self) -> list[Any]:
         return []
 
@@ -492,15 +481,15 @@ def written_rows() -> list[str]:
 class SlowSum(KeyedProcessFunction):
     """Emits its sums at the end alone; slow while a checkpoint is made, so that records wait in front of it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, number_of: Callable[[Any], int] | None = None) -> None:
+        self.name, self.number_of = name, number_of or number_in
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.sum = runtime_context.get_state(ValueStateDescriptor("sum", Types.LONG()))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
         pace(self.name, 0.02)
-        self.sum.update((self.sum.value() or 0) + number_in(value))
+        self.sum.update((self.sum.value() or 0) + self.number_of(value))
         ctx.timer_service().register_event_time_timer(AT_THE_END)
         yield from ()
 
@@ -509,7 +498,6 @@ class SlowSum(KeyedProcessFunction):
 
 
 def number_in(value: Any) -> int:
-    """The number in a record of any kind."""
     if isinstance(value, Place):
         assert type(value) is Place
         assert value.color in Color

@@ -59,7 +59,6 @@ class Stage:
             self.go_on.set()
 
     def num_of(self, label: str) -> int:
-        """How many results there are with this label."""
         return sum(each.startswith(f"{label}: ") for each in list(self.results))
 
 
@@ -160,8 +159,6 @@ def pace(name: str, pause_s: float) -> None:
 
 
 class Keep(MapFunction):
-    """Puts results on the stage."""
-
     def __init__(self, label: str) -> None:
         self.label = label
 
@@ -192,6 +189,11 @@ class Held(FlatMapFunction):
 def keep(stream: DataStream, label: str) -> None:
     """End a stream on the stage."""
     stream.map(Keep(label)).uid(f"keep {label}").sink_to(DiscardingSink())
+
+
+def keep_named(stream: DataStream, name: str) -> None:
+    """End a stream on the stage, with one name for the results and for its last operator."""
+    keep(stream.uid(name), name)
 
 
 def feed(

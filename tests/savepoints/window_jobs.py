@@ -40,7 +40,7 @@ from flowlet.datastream.window import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from tests.savepoints.stage import feed, keep, pace
+from tests.savepoints.stage import feed, keep, keep_named, pace
 
 NUM_RECORDS, NUM_KEYS = 60, 4
 TRIPLE: Final = Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG()])
@@ -166,14 +166,11 @@ def time_windows(env: StreamExecutionEnvironment) -> None:
     """Build windows with their own triggers, whose contents a dictionary has between snapshots."""
     pairs, late = keyed(env), OutputTag("late", TRIPLE)
     tumbling = pairs.window(TumblingEventTimeWindows.of(ms(100), ms(10)))
-    keep(tumbling.reduce(add).uid("tumbling"), "tumbling")
-    keep(pairs.window(SlidingEventTimeWindows.of(ms(100), ms(50))).aggregate(Numbers()).uid("sliding"), "sliding")
-    keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).apply(Apply()).uid("apply"), "apply")
-    keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).process(Show()).uid("process"), "process")
-    keep(
-        pairs.window(TumblingEventTimeWindows.of(ms(150))).reduce(add, Show()).uid("reduce and process"),
-        "reduce and process",
-    )
+    keep_named(tumbling.reduce(add), "tumbling")
+    keep_named(pairs.window(SlidingEventTimeWindows.of(ms(100), ms(50))).aggregate(Numbers()), "sliding")
+    keep_named(pairs.window(TumblingEventTimeWindows.of(ms(150))).apply(Apply()), "apply")
+    keep_named(pairs.window(TumblingEventTimeWindows.of(ms(150))).process(Show()), "process")
+    keep_named(pairs.window(TumblingEventTimeWindows.of(ms(150))).reduce(add, Show()), "reduce and process")
     allowed = pairs.window(TumblingEventTimeWindows.of(ms(100))).allowed_lateness(60).side_output_late_data(late)
     shown = allowed.process(Show()).uid("lateness")
     keep(shown, "lateness")
@@ -182,11 +179,11 @@ def time_windows(env: StreamExecutionEnvironment) -> None:
 
 def session_windows(env: StreamExecutionEnvironment) -> None:
     pairs = keyed(env)
-    keep(pairs.window(EventTimeSessionWindows.with_gap(ms(45))).aggregate(Numbers()).uid("sessions"), "sessions")
-    keep(pairs.window(EventTimeSessionWindows.with_gap(ms(45))).reduce(add).uid("reduced"), "reduced")
-    keep(pairs.window(EventTimeSessionWindows.with_dynamic_gap(Gap())).process(ShowSession()).uid("dynamic"), "dynamic")
+    keep_named(pairs.window(EventTimeSessionWindows.with_gap(ms(45))).aggregate(Numbers()), "sessions")
+    keep_named(pairs.window(EventTimeSessionWindows.with_gap(ms(45))).reduce(add), "reduced")
+    keep_named(pairs.window(EventTimeSessionWindows.with_dynamic_gap(Gap())).process(ShowSession()), "dynamic")
     lasting = pairs.window(EventTimeSessionWindows.with_gap(ms(45))).allowed_lateness(100)
-    keep(lasting.aggregate(Numbers()).uid("lasting"), "lasting")
+    keep_named(lasting.aggregate(Numbers()), "lasting")
 
 
 class ShowSession(ProcessWindowFunction):
@@ -200,32 +197,29 @@ def other_windows(env: StreamExecutionEnvironment) -> None:
     """Build count windows, windows with triggers and evictors, and windows of all records."""
     source = records(env)
     pairs = source.key_by(first, Types.STRING())
-    keep(pairs.count_window(4).reduce(add).uid("count"), "count")
-    keep(pairs.count_window(5, 2).apply(Apply()).uid("sliding count"), "sliding count")
+    keep_named(pairs.count_window(4).reduce(add), "count")
+    keep_named(pairs.count_window(5, 2).apply(Apply()), "sliding count")
     globally = pairs.window(GlobalWindows.create())
-    keep(globally.trigger(PurgingTrigger.of(CountTrigger.of(4))).aggregate(Numbers()).uid("global"), "global")
+    keep_named(globally.trigger(PurgingTrigger.of(CountTrigger.of(4))).aggregate(Numbers()), "global")
     custom = pairs.window(GlobalWindows.create()).trigger(Threshold())
-    keep(custom.apply(Apply()).uid("threshold"), "threshold")
+    keep_named(custom.apply(Apply()), "threshold")
     continuous = pairs.window(TumblingEventTimeWindows.of(ms(200))).trigger(ContinuousEventTimeTrigger.of(ms(50)))
-    keep(continuous.aggregate(Numbers()).uid("continuous"), "continuous")
+    keep_named(continuous.aggregate(Numbers()), "continuous")
     for name, evictor in (
         ("count evictor", CountEvictor.of(2)),
         ("time evictor", TimeEvictor.of(ms(40))),
         ("delta evictor", DeltaEvictor.of(20.0, lambda one, other: abs(one[1] - other[1]))),
     ):
-        keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).evictor(evictor).apply(Apply()).uid(name), name)
-    keep(source.window_all(TumblingEventTimeWindows.of(ms(100))).apply(ApplyAll()).uid("all"), "all")
-    keep(
-        source.window_all(SlidingEventTimeWindows.of(ms(90), ms(30))).process(ShowAll()).uid("all process"),
-        "all process",
-    )
-    keep(source.count_window_all(7).reduce(add).uid("all count"), "all count")
+        keep_named(pairs.window(TumblingEventTimeWindows.of(ms(150))).evictor(evictor).apply(Apply()), name)
+    keep_named(source.window_all(TumblingEventTimeWindows.of(ms(100))).apply(ApplyAll()), "all")
+    keep_named(source.window_all(SlidingEventTimeWindows.of(ms(90), ms(30))).process(ShowAll()), "all process")
+    keep_named(source.count_window_all(7).reduce(add), "all count")
 
 
 def clock_windows(env: StreamExecutionEnvironment) -> None:
     """Build windows of a thousand years: only their state is looked at."""
     by_clock = keyed(env).window(TumblingProcessingTimeWindows.of(Time.days(365_000)))
-    keep(by_clock.aggregate(Numbers()).uid("clock"), "clock")
+    keep_named(by_clock.aggregate(Numbers()), "clock")
 
 
 # -- joins
@@ -256,12 +250,12 @@ def joins(env: StreamExecutionEnvironment) -> None:
     other = feed(env, in_order(1, 2), 17, TRIPLE, name="other")
     key = Types.STRING()
     near = one.key_by(first, key).interval_join(other.key_by(first, key)).between(ms(-60), ms(90))
-    keep(near.process(Pair()).uid("interval"), "interval")
+    keep_named(near.process(Pair()), "interval")
     where = one.join(other).where(first, key).equal_to(first, key)
     tumbling = TumblingEventTimeWindows.of(ms(100))
-    keep(where.window(tumbling).apply(lambda left, right: (left[1], right[1])).uid("join"), "join")
+    keep_named(where.window(tumbling).apply(lambda left, right: (left[1], right[1])), "join")
     grouped = one.co_group(other).where(first, key).equal_to(first, key)
-    keep(grouped.window(SlidingEventTimeWindows.of(ms(100), ms(50))).apply(Lists()).uid("co-group"), "co-group")
+    keep_named(grouped.window(SlidingEventTimeWindows.of(ms(100), ms(50))).apply(Lists()), "co-group")
 
 
 # -- columns
