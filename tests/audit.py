@@ -1,8 +1,6 @@
 """``make audit``: known advisories of the packages that flowlet requires, against the sentences that
 docs/maintainers/dependencies.md has about them.
 
-Side:  any.
-
 pip-audit asks its database about the installed version of every required package, and of every package that one of them
 requires.
 Exit code 0: each advisory that it knows has its sentence; 1: one has none; 2: no database answered for some package, so
@@ -114,14 +112,9 @@ def ask_database(packages: dict[str, str]) -> dict[str, Any] | str:
         file.writelines(f"{name}=={version}\n" for name, version in packages.items())
         file.flush()
         options = ["--format=json", "--progress-spinner=off", "--disable-pip", "--no-deps", "-r", file.name]
+        command = [sys.executable, "-m", "pip_audit", *options]
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "pip_audit", *options],
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
             return f"pip-audit was not done after {TIMEOUT_S:g} s"
     try:
@@ -133,7 +126,6 @@ def ask_database(packages: dict[str, str]) -> dict[str, Any] | str:
 
 
 def main() -> int:
-    """Ask, compare and print; return the exit code."""
     packages = required_packages()
     report = ask_database(packages)
     if isinstance(report, str):

@@ -4,8 +4,6 @@ tests.changed [arguments of pytest]``.
 A module of ``netstack`` or ``flowlet`` is tested by the folder that mirrors its package, but for the slow ones.  Tests
 of modules that import it run in ``make test``.  Every quick test is chosen if no file has changed, or one that every
 test needs.  What has not begun after 50 s does not begin.
-
-Side:   any.
 """
 
 import subprocess

@@ -1,7 +1,4 @@
-"""All imports of a JobManager and a TaskManager at once, for a process from which they are forked.
-
-Side:   any.
-"""
+"""All imports of a JobManager and a TaskManager at once, for a process from which they are forked."""
 
 import flowlet.jm.cluster_entrypoint
 import flowlet.tm.command

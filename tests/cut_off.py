@@ -1,6 +1,5 @@
 """A host that vanishes: it sends neither FIN nor RST, and acknowledges nothing.
 
-Side:   any.
 Source: ``SO_ATTACH_FILTER`` in ``socket(7)``: a filter that keeps 0 bytes of every packet drops it before TCP sees it,
         so the socket hears nothing and its kernel acknowledges nothing.  It needs no rights and no firewall.
 """

@@ -1,7 +1,4 @@
-"""SQLite and PostgreSQL for one test: equal statements for both, and an oracle that knows nothing of the engine.
-
-Side: any.
-"""
+"""SQLite and PostgreSQL for one test: equal statements for both, and an oracle that knows nothing of the engine."""
 
 import contextlib
 import sqlite3
@@ -14,8 +11,6 @@ from tests.postgres_server import PostgresServer
 
 
 class Database(Protocol):
-    """A database that a test writes to."""
-
     @property
     def url(self) -> str:
         """The URL for ``with_url``."""
@@ -25,8 +20,6 @@ class Database(Protocol):
 
 
 class SqliteFile:
-    """A database in a folder of the test."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "test.db"
 

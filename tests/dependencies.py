@@ -3,8 +3,6 @@
 Packages are drawn in layers: each imports only those above it in the printed text.  An arrow that follows from others
 is left out.  Packages that import each other, directly or not, are a knot, and are drawn as one box.  Modules in the
 root of flowlet and of netstack are left out.
-
-Side: any.
 """
 
 import sys
@@ -52,7 +50,6 @@ def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def diagram(edges: Mapping[str, set[str]]) -> Iterator[str]:
-    """The lines of the Mermaid diagram."""
     knot_of = knots(edges)
     boxes = {
         knot: {knot_of[target] for name in knot for target in edges[name]} - {knot} for knot in set(knot_of.values())

@@ -4,8 +4,6 @@ not pay a second of imports for each of its processes.
 Each is a fork of one child, which has imported the modules that it was told to, and runs ``python -m MODULE`` from
 there: its own arguments, environment, working directory, standard streams and exit code, however it ends.  It differs
 from an executed one in its parent, in its command line, and in that all forks of a server hash texts alike.
-
-Side:   any.
 """
 
 import gc
@@ -64,7 +62,6 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 

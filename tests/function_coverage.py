@@ -1,6 +1,5 @@
 """``python -m tests.function_coverage REPORT``: per file, how many functions ran, from a report of ``coverage json``.
 
-Side:  any.
 Rules: a line of a file says little, since a module that is imported has run its first lines; a function that never ran
         says more.  Methods of protocols have no statements, and do not count.
 """

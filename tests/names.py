@@ -1,7 +1,4 @@
-"""Names of test cases.
-
-Side:   any.
-"""
+"""Names of test cases."""
 
 
 def stable_repr(value: object) -> str:

@@ -1,8 +1,6 @@
 """Write the tables of ``docs/options.md`` from the tables of the product: ``python -m tests.options_page --write``.
 
 Without ``--write`` it says whether the page is what they print.
-
-Side: any.
 """
 
 import argparse
@@ -29,7 +27,6 @@ _TABLE: Final = re.compile(r"^[^\n]* ?\| ?[^\n]*\n\|?---[-|]*\n(?:[^\n]*\|[^\n]*
 
 
 def tables() -> Iterator[str]:
-    """The tables of the page, in its order."""
     yield _table(
         "| option, with its older names | value | default | what it says |\n|---|---|---|---|", map(_row, KNOWN)
     )
@@ -38,7 +35,6 @@ def tables() -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """The page with the tables as they must be."""
     made = tables()
     return _TABLE.sub(lambda _: next(made), text)
 

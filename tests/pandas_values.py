@@ -1,7 +1,5 @@
 """The missing values of pandas, and a time finer than Python's; where pandas is not installed, doubles with their
 names.
-
-Side:   any.
 """
 
 import datetime

@@ -1,7 +1,4 @@
-"""A PostgreSQL server of the tests' own: made by initdb in a temporary folder, on loopback, gone afterwards.
-
-Side: any.
-"""
+"""A PostgreSQL server of the tests' own: made by initdb in a temporary folder, on loopback, gone afterwards."""
 
 import contextlib
 import os
@@ -94,12 +91,8 @@ class PostgresServer:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self._folder / "server.log", "ab") as log:
-            self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self._folder / "data", *options],
-                stdout=log,
-                stderr=log,
-                **self._as_owner(),
-            )
+            command = [self._programs / "postgres", "-D", self._folder / "data", *options]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_owner())
         self._wait_until_it_answers()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -128,14 +121,8 @@ class PostgresServer:
         self.execute("SELECT pg_reload_conf()")
 
     def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [self._programs / program, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            **self._as_owner(),
-        )
+        command = [self._programs / program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **self._as_owner())
         assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
 
     def _as_owner(self) -> dict[str, Any]:

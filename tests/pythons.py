@@ -9,7 +9,6 @@ when it is first needed, and again when pyproject.toml asks for other packages.
 ``--newest``: only the newest one that is newer than this one and can be set up. A machine may have none, or no way to
 its packages: that is printed, and it is no failure. Without the option an environment that cannot be set up is one.
 
-Side:   any.
 Absent: pre-releases, other implementations than CPython, and builds without the interpreter's lock: nothing was
         measured there.
 """
@@ -46,8 +45,6 @@ class SetupError(Exception):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Interpreter:
-    """A Python that can make virtual environments."""
-
     version: tuple[int, int, int]
     path: Path
 

@@ -4,7 +4,6 @@ A file is run by one worker.  Files that start clusters wait much and compute in
 front, and no more than ``MAX_CLUSTERS`` workers run them at a time, so that clusters do not starve each other while the
 other workers compute.  The short files at the end fill what is left: no worker waits long for the last one.
 
-Side:   any.
 Absent: measured durations.  They would differ by machine, and a new file would have none.
 """
 

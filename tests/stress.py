@@ -1,7 +1,5 @@
 """Two threads that meet again and again: how often, and where the second one strikes.
 
-Side: any.
-
 ``make stress`` runs every race 100,000 times; ``make test`` as often as fits into some seconds.  ``FLOWLET_STRESS``
 says how often.
 """
@@ -17,7 +15,6 @@ TURNS = range(0, 1600, 100)
 
 
 def num_rounds(default: int) -> int:
-    """How often a race is run."""
     return int(os.environ.get("FLOWLET_STRESS", default))
 
 

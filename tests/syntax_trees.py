@@ -1,6 +1,5 @@
 """Syntax trees of the sources, each made once in a process: a dozen tests look at all of them.
 
-Side:   any.
 Threading: one thread.
 """
 
@@ -11,7 +10,6 @@ from functools import cache
 
 
 def parse(text: str) -> ast.Module:
-    """The tree of a source."""
     was_enabled = gc.isenabled()
     gc.disable()  # a third of the time otherwise: the nodes stay
     try:

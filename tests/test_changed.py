@@ -49,15 +49,9 @@ def test_no_test_begins_once_the_time_is_over_and_only_a_failure_fails(tmp_path:
         f"def {test}():\n    assert {not status}\n\n\ndef test_for_which_no_time_is_left():\n    assert False\n"
     )
     options = ["-q", "-p", "tests.conftest", "-n", "1", "--stop-after=0"]
+    command = [sys.executable, "-m", "pytest", *options, str(tests)]
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(tests)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == status, done.stdout
     assert "make test runs the other tests" in done.stdout

@@ -1,7 +1,4 @@
-"""Each row of docs/maintainers/inventory.md says whether a job reaches its mechanism, and names only what exists.
-
-Side:   any.
-"""
+"""Each row of docs/maintainers/inventory.md says whether a job reaches its mechanism, and names only what exists."""
 
 import ast
 import re

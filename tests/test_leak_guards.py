@@ -1,7 +1,4 @@
-"""The guards that look for what a test leaves behind.
-
-Side: any.
-"""
+"""The guards that look for what a test leaves behind."""
 
 import os
 import socket

@@ -14,6 +14,7 @@ import venv
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,18 +72,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     interpreter = folder / "bin" / "python"
     (site_packages,) = folder.glob("lib/python*/site-packages")
     (site_packages / "third_party.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(interpreter),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        str(wheel),
-    ]
+    pip = [sys.executable, "-m", "pip", "--python", str(interpreter)]
+    command = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(command, check=True, capture_output=True, timeout=3 * PATIENCE_S)
     return interpreter
 
@@ -95,16 +86,9 @@ def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_
     script.write_text(JOB)
     (tmp_path / "empty").mkdir()
     environment = {"FLOWLET_SECRET_FILE": str(tmp_path / "secret"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    place: dict[str, Any] = {"cwd": tmp_path / "empty", "env": environment}
 
-    done = subprocess.run(
-        [python, script],
-        cwd=tmp_path / "empty",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = subprocess.run([python, script], capture_output=True, text=True, timeout=PATIENCE_S, check=False, **place)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert ast.literal_eval(done.stdout.strip().splitlines()[-1]) == {"to": 2, "be": 2, "or": 1, "not": 1}

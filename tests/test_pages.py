@@ -1,7 +1,4 @@
-"""The pages for readers: each stands in the index of its folder, and each link of a page leads to a file.
-
-Side: any.
-"""
+"""The pages for readers: each stands in the index of its folder, and each link of a page leads to a file."""
 
 import re
 from pathlib import Path

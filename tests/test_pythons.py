@@ -127,12 +127,7 @@ def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, cap
     assert pythons.main(["--newest", "-q"]) == 0
 
     asked = [line.split(" install ")[-1] for line in (only / "asked").read_text().splitlines()]
-    assert asked == [
-        "--upgrade pip>=25.1",
-        "--editable . --group test",
-        QUICK,
-        QUICK,
-    ]
+    assert asked == ["--upgrade pip>=25.1", "--editable . --group test", QUICK, QUICK]
     out = capfd.readouterr().out
     assert out.count("setting up .venv-3.99") == 1
     assert "the quick tests on Python 3.99.0" in out

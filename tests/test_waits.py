@@ -57,8 +57,6 @@ class Wait:
 
 
 class Finder(ast.NodeVisitor):
-    """Collects the waits of one module."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         self.waits: list[Wait] = []

@@ -1,6 +1,5 @@
 """How tests wait for another thread, process or connection.
 
-Side:   any.
 Units:  seconds.
 Absent: fixed times.  Nobody may assume how long a machine that is busy with something else takes.
 """

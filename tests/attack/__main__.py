@@ -1,7 +1,4 @@
-"""``python -m tests.attack``: run the attacks on real clusters, and print what became of each.
-
-Side:   any.
-"""
+"""``python -m tests.attack``: run the attacks on real clusters, and print what became of each."""
 
 import argparse
 import os
@@ -18,7 +15,6 @@ from tests.attack.rows import ROWS_FILE, read_rows
 
 
 def main() -> int:
-    """Run the attacks; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="attacks whose names match, as pytest's -k")

@@ -1,6 +1,5 @@
 """A cluster of real processes that is attacked, and what it must be able to do afterwards.
 
-Side:   any.
 Units:  seconds, MiB.
 """
 

@@ -4,7 +4,6 @@ A producer in this process pushes words into a remote gate, two tasks count them
 this process.  So all of the cluster takes part: the control port, gates, the connection between the TaskManagers, and
 readers of results.
 
-Side:   any.
 Units:  seconds.
 """
 

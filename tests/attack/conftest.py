@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from tests.attack.arena import Arena, environment_seed, is_full_run
-from tests.attack.known import known_fault
 from tests.attack.routed import ROUTES, routed_loops
 
 SAMPLES = "test_samples.py"
@@ -24,12 +23,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.parent == Path(__file__).parent and collection_path.name.startswith("test_"):
         return (collection_path.name == SAMPLES) is is_full_run() or None
     return None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == Path(__file__).parent and (reason := known_fault(item.nodeid)) is not None:
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
 
 
 @pytest.fixture(scope="module")

@@ -41,8 +41,6 @@ def pickled(data: bytes, num_records: int = 1) -> bytes:
 
 
 class Runs:
-    """Runs a shell command when it is unpickled."""
-
     def __init__(self, command: str) -> None:
         self._command = command
 

@@ -22,8 +22,6 @@ def as_it_is(record: Any) -> Any:
 
 
 class Awaits(AsyncFunction):
-    """Calls a coroutine function with each record."""
-
     def __init__(self, function: Callable[[Any], Awaitable[Any]]) -> None:
         self._function = function
 

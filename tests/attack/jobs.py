@@ -1,6 +1,5 @@
 """Runs a job of an attack, or a new one behind it, with a deadline.
 
-Side:   any.
 Units:  seconds.
 """
 

@@ -1,6 +1,5 @@
 """A producer with a valid token that writes whatever bytes it likes.
 
-Side:   any.
 Units:  seconds.
 """
 

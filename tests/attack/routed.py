@@ -3,8 +3,6 @@ file names.
 
 The program still believes that it dials the address it was given, as if a router in between were the attacker's.  The
 file has a line ``PORT OTHER`` per way, and is read whenever a connection is made.
-
-Side:   any.
 """
 
 import os

@@ -1,6 +1,5 @@
 """The table of a run: one row per attack, kept in a file so that several workers can write it.
 
-Side:   any.
 Units:  seconds; memory in MiB.
 """
 
@@ -16,8 +15,6 @@ ROWS_FILE: Final = "FLOWLET_ATTACK_ROWS"
 
 @dataclass
 class Row:
-    """The outcome of one attack."""
-
     attack: str
     outcome: str = "failed"
     bystander: str = "-"

@@ -224,34 +224,28 @@ def forge_requests(arena: Arena) -> None:
         arena.attack("requests with forged, old and repeated signatures") as it,
         victim(arena, *TYPES["pair"][:2]) as job,
     ):
-        once = signed(arena, arena.secret, "GET", "/overview")
-        assert ask(arena, "GET", "/overview", once) == 200
-        token = job.description.token
+        token, path = job.description.token, "/overview"
+
+        def good(**how: Any) -> dict[str, str]:
+            return signed(arena, arena.secret, "GET", path, **how)
+
+        once = good()
+        assert ask(arena, "GET", path, once) == 200
+        finish = "/gates/victim?mode=finish"
         statuses = {
-            "repeated": ask(arena, "GET", "/overview", once),
-            "no signature": ask(arena, "GET", "/overview", {}),
-            "another secret": ask(arena, "GET", "/overview", signed(arena, bytes(32), "GET", "/overview")),
-            "a gate's token": ask(arena, "GET", "/overview", signed(arena, token, "GET", "/overview")),
-            "too old": ask(arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview", age_ms=120_000)),
-            "of the future": ask(
-                arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview", age_ms=-120_000)
-            ),
-            "another path": ask(arena, "GET", "/jobs/overview", signed(arena, arena.secret, "GET", "/overview")),
-            "another method": ask(arena, "PATCH", "/overview", signed(arena, arena.secret, "GET", "/overview")),
-            "another query": ask(arena, "GET", "/overview?x=1", signed(arena, arena.secret, "GET", "/overview")),
+            "repeated": ask(arena, "GET", path, once),
+            "no signature": ask(arena, "GET", path, {}),
+            "another secret": ask(arena, "GET", path, signed(arena, bytes(32), "GET", path)),
+            "a gate's token": ask(arena, "GET", path, signed(arena, token, "GET", path)),
+            "too old": ask(arena, "GET", path, good(age_ms=120_000)),
+            "of the future": ask(arena, "GET", path, good(age_ms=-120_000)),
+            "another path": ask(arena, "GET", "/jobs/overview", good()),
+            "another method": ask(arena, "PATCH", path, good()),
+            "another query": ask(arena, "GET", f"{path}?x=1", good()),
             "another body": ask(arena, "POST", "/jobs", signed(arena, arena.secret, "POST", "/jobs", b"a"), b"b"),
-            "another host": ask(
-                arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview") | {"Host": "evil.example:1"}
-            ),
-            "a web page": ask(
-                arena,
-                "GET",
-                "/overview",
-                signed(arena, arena.secret, "GET", "/overview") | {"Origin": "http://evil.example"},
-            ),
-            "token as secret for the gate": ask(
-                arena, "PATCH", "/gates/victim?mode=finish", signed(arena, token, "PATCH", "/gates/victim?mode=finish")
-            ),
+            "another host": ask(arena, "GET", path, good() | {"Host": "evil.example:1"}),
+            "a web page": ask(arena, "GET", path, good() | {"Origin": "http://evil.example"}),
+            "token as secret for the gate": ask(arena, "PATCH", finish, signed(arena, token, "PATCH", finish)),
         }
         accepted = [name for name, status in statuses.items() if status < 400]
         it.outcome(f"{len(statuses)} requests, accepted: {accepted or 'none'}")

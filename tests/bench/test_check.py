@@ -163,14 +163,9 @@ def test_a_revision_is_cloned_and_measured(tmp_path: Path) -> None:
     """The clone measures its own flowlet (``measure`` looks), and each figure is an object."""
     objects = tmp_path / "objects"
     command = [sys.executable, "-m", "bench", "check", "--against", "HEAD", "--quick", "--only", "transport"]
+    command += ["--pairs", "1", "--deciding-pairs", "1", "--json", str(objects)]
 
-    done = subprocess.run(
-        [*command, "--pairs", "1", "--deciding-pairs", "1", "--json", str(objects)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.returncode in (0, 1), done.stderr
     found = [json.loads(line) for line in objects.read_text(encoding="utf-8").splitlines()]

@@ -1,7 +1,4 @@
-"""``python -m tests.chaos``: runs with faults chosen by seed, and what became of each.
-
-Side:   any.
-"""
+"""``python -m tests.chaos``: runs with faults chosen by seed, and what became of each."""
 
 import argparse
 import os
@@ -24,7 +21,6 @@ def main() -> int:
     parser.add_argument(
         "--faults", default="", help="the kinds of the faults of every run, in their order, with commas between them"
     )
-    parser.add_argument("--logs", type=Path, default=None, help="where the logs of failed runs go")
     parser.add_argument("--plan", action="store_true", help="print the plans, and run nothing")
     options = parser.parse_args()
     os.environ["NETSTACK_DEBUG"] = "0"
@@ -37,7 +33,7 @@ def main() -> int:
             plan = make_plan(each, True)
             print(each, plan_cluster(cluster_of(each)), plan, *(fault.kind.text for fault in plan.faults), sep="\n    ")
         return 0
-    folder = options.logs or Path(tempfile.mkdtemp(prefix="flowlet-chaos-"))
+    folder = Path(tempfile.mkdtemp(prefix="flowlet-chaos-"))
     print(f"{options.runs} runs from SEED={seed}; logs: {folder}", flush=True)
     started_s = time.monotonic()
     summary = run_series(seeds, folder, lambda line: print(line, flush=True), make_plan)

@@ -1,7 +1,6 @@
 """A JobManager that keeps its jobs and three TaskManagers, all of whose connections to each other go through the fault
 proxy.
 
-Side:       any.
 Invariants: every TaskManager has a place: its ports and its two entrances stay when its process is replaced.
 """
 
@@ -140,14 +139,8 @@ class ChaosCluster:
 
     def _start_task_manager(self, number: int, data: Entrance, control: Entrance) -> Process:
         options = ["--jobmanager", f"127.0.0.1:{control.port}", "--data-port", str(data.target_port)]
-        options += [
-            "--advertise",
-            f"127.0.0.1:{data.port}",
-            "--parent-pid",
-            str(os.getpid()),
-            *self._plan.task_manager_options,
-        ]
-        return self._start("-m", "flowlet.tm", *options, name=f"tm{number}")
+        options += ["--advertise", f"127.0.0.1:{data.port}", "--parent-pid", str(os.getpid())]
+        return self._start("-m", "flowlet.tm", *options, *self._plan.task_manager_options, name=f"tm{number}")
 
     def _start(self, *args: str, name: str) -> Process:
         self._num_started += 1
@@ -165,7 +158,6 @@ class ChaosCluster:
             yield
 
     def place_of(self, pid: int) -> Place:
-        """Return the place in which the process runs."""
         return next(place for place in self.places if place.process.pid == pid)
 
     def job_manager_lines(self) -> list[dict[str, Any]]:
@@ -183,7 +175,6 @@ class ChaosCluster:
         return self._call(self._get(path))
 
     def task_managers(self) -> list[dict[str, Any]]:
-        """Return the registered TaskManagers."""
         found = self.get("/taskmanagers")
         return [] if found is None else list(found["taskmanagers"])
 

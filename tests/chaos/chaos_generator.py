@@ -48,7 +48,6 @@ class Tally:
     hashes: int = 0
 
     def add(self, value: int) -> None:
-        """Count one record."""
         self.count += 1
         self.total = (self.total + value) & _MASK
         self.squares = (self.squares + value * value) & _MASK

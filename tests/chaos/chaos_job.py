@@ -59,7 +59,6 @@ class Stage:
 
     @property
     def hurry(self) -> Path:
-        """The file's path."""
         return self.folder / "hurry"
 
     @property
@@ -307,7 +306,6 @@ class CheckOrder(KeyedProcessFunction):
 
 
 def to_line(result: Result) -> str:
-    """Return the line that the file sink writes."""
     return json.dumps(result)
 
 

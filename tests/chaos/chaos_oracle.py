@@ -38,11 +38,8 @@ class Verdict:
             self.samples.append(text)
 
 
-def judge(scale: Scale, results: Iterable[Result], *, is_exactly_once: bool = True) -> Verdict:
-    """The verdict on results in the order in which each subtask of the sink gave them.
-
-    Unless ``is_exactly_once``, repeated results are right, lost ones are not, and nothing is said about the order.
-    """
+def judge(scale: Scale, results: Iterable[Result]) -> Verdict:
+    """The verdict on results in the order in which each subtask of the sink gave them."""
     verdict = Verdict()
     found: dict[tuple[int, int], list[int]] = {}
     windows: Counter[Result] = Counter()
@@ -58,21 +55,19 @@ def judge(scale: Scale, results: Iterable[Result], *, is_exactly_once: bool = Tr
             totals[result] += 1
         else:
             flushed[first] += second
-    _judge_sequences(verdict, scale, found, is_exactly_once=is_exactly_once)
-    _judge_counts(verdict, expected(scale).windows, windows, is_exactly_once=is_exactly_once)
+    _judge_sequences(verdict, scale, found)
+    _judge_counts(verdict, expected(scale).windows, windows)
     right = Counter(expected(scale).totals.values())
-    _judge_counts(verdict, right, totals, is_exactly_once=is_exactly_once)
+    _judge_counts(verdict, right, totals)
     for total in right:
         _, key, count, *_ = total
-        if flushed[key] != count if is_exactly_once else flushed[key] < count:
+        if flushed[key] != count:
             verdict.wrong += 1
             verdict.note(f"key {key}: timers of the clock flushed {flushed[key]} of {count}")
     return verdict
 
 
-def _judge_sequences(
-    verdict: Verdict, scale: Scale, found: dict[tuple[int, int], list[int]], *, is_exactly_once: bool
-) -> None:
+def _judge_sequences(verdict: Verdict, scale: Scale, found: dict[tuple[int, int], list[int]]) -> None:
     sequences = expected(scale).sequences
     for place, numbers in found.items():
         if place not in sequences or not set(numbers) <= set(sequences[place]):
@@ -84,8 +79,6 @@ def _judge_sequences(
         verdict.lost += len(missing)
         if missing:
             verdict.note(f"(source, key) {place} lost {sorted(missing)[:5]}")
-        if not is_exactly_once:
-            continue
         repeated = [number for number, count in Counter(numbers).items() if count > 1]
         verdict.duplicated += sum(numbers.count(number) - 1 for number in repeated)
         if repeated:
@@ -96,16 +89,13 @@ def _judge_sequences(
             verdict.note(f"(source, key) {place} is out of order {swaps} times")
 
 
-def _judge_counts(
-    verdict: Verdict, right: "Counter[Result]", found: "Counter[Result]", *, is_exactly_once: bool
-) -> None:
+def _judge_counts(verdict: Verdict, right: "Counter[Result]", found: "Counter[Result]") -> None:
     missing, extra = right - found, found - right
-    verdict.lost += missing.total()
-    repeated = [each for each in extra if each in right] if is_exactly_once else []
-    verdict.duplicated += sum(extra[each] for each in repeated)
-    # A later window or total may be another one where results repeat, but each must be one that the generator makes.
-    verdict.wrong += sum(extra[each] for each in extra if each not in right)
+    repeated = [each for each in extra if each in right]
     wrong = [each for each in extra if each not in right]
+    verdict.lost += missing.total()
+    verdict.duplicated += sum(extra[each] for each in repeated)
+    verdict.wrong += sum(extra[each] for each in wrong)
     for word, results in (("missing", missing), ("repeated", repeated), ("wrong", wrong)):
         for each in results:
             verdict.note(f"{word}: {each}")

@@ -19,8 +19,6 @@ _SEGMENT_BYTES: Final = (256, 512, 1024, 4096)
 
 
 class Harm(Enum):
-    """The harm that a fault does to the job."""
-
     NONE = "the job goes on"
     CHECKPOINTS = "checkpoints may fail"
     RESTART = "the job starts again from its newest checkpoint"
@@ -72,7 +70,6 @@ class FaultKind(Enum):
 
     @property
     def is_on_control(self) -> bool:
-        """Whether it concerns a control connection."""
         return self.name.startswith("CONTROL_")
 
 
@@ -127,13 +124,9 @@ class ClusterPlan:
     @property
     def task_manager_options(self) -> tuple[str, ...]:
         """Options for the command line of a TaskManager."""
-        options = {
-            "segment-size": self.segment_bytes,
-            "exclusive-buffers": 1,
-            "floating-buffers": self.floating_buffers,
-        }
-        heartbeats = {"heartbeat-interval-s": 0.5, "heartbeat-timeout-s": 4, "network-memory": "8m", "slots": SLOTS}
-        return tuple(part for name, value in {**options, **heartbeats}.items() for part in (f"--{name}", str(value)))
+        sizes = {"segment-size": self.segment_bytes, "exclusive-buffers": 1, "floating-buffers": self.floating_buffers}
+        others = {"heartbeat-interval-s": 0.5, "heartbeat-timeout-s": 4, "network-memory": "8m", "slots": SLOTS}
+        return tuple(part for name, value in (sizes | others).items() for part in (f"--{name}", str(value)))
 
 
 def cluster_of(seed: int) -> int:
@@ -142,7 +135,6 @@ def cluster_of(seed: int) -> int:
 
 
 def plan_cluster(number: int) -> ClusterPlan:
-    """The plan of a cluster."""
     random = Random(f"cluster {number}")
     return ClusterPlan(random.choice(_SEGMENT_BYTES), random.randint(1, 3))
 

@@ -1,6 +1,5 @@
 """One run: the job, the faults of its plan one after another, and the verdict on its results.
 
-Side:       any.
 Invariants: every planned fault is seen to have happened, or the run fails.  No process that was not attacked ends or
             loses its session.
 Units:      seconds.
@@ -48,7 +47,6 @@ class RunReport:
 
     @property
     def is_right(self) -> bool:
-        """Whether the run went as it must."""
         return self.problem is None and self.verdict is not None and self.verdict.is_right
 
     def __str__(self) -> str:
@@ -78,11 +76,9 @@ class ResultReader:
         return not self._thread.is_alive()
 
     def pause(self) -> None:
-        """Read no more until ``go_on``."""
         self._may_go_on.clear()
 
     def go_on(self) -> None:
-        """Read again."""
         self._may_go_on.set()
 
     def close(self) -> None:
@@ -133,7 +129,6 @@ class ChaosRun:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints of this job."""
         return self.cluster.disk / f"run-{self.plan.seed}" / self.job_id
 
     def start(self) -> None:
@@ -201,7 +196,6 @@ class ChaosRun:
         self.wait_for(f"{count} more complete checkpoints", has_completed)
 
     def num_failed_checkpoints(self) -> int:
-        """How many were seen to fail."""
         self.look()
         return len(self._failed)
 
@@ -223,7 +217,6 @@ class ChaosRun:
         self.report.recoveries.append(time.monotonic() - since_s)
 
     def describe(self) -> str:
-        """Describe the state of the run for errors."""
         vertices = self._last.get("vertices", [])
         states = {
             f"{vertex['name'][:20]}/{each['subtask']}": each["state"]
@@ -283,7 +276,6 @@ class ChaosRun:
             raise ChaosError(f"the JobManager has ended: {self.cluster.job_manager.stderr[-3000:]}")
 
     def job_manager_replaced(self) -> None:
-        """Note that another JobManager has taken over."""
         self._job_manager, self._num_lines = self.cluster.job_manager, 0
 
     def check_sessions(self) -> None:

@@ -1,6 +1,5 @@
 """Runs one after another, several on one cluster, and their results together.
 
-Side:   any.
 Units:  seconds.
 """
 
@@ -36,8 +35,6 @@ class Pace:
 
 @dataclass
 class Summary:
-    """The sum of many runs."""
-
     reports: list[RunReport] = field(default_factory=list)
 
     def __str__(self) -> str:

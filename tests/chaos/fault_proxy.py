@@ -60,12 +60,10 @@ class Entrance:
         self._loop.call_soon_threadsafe(self._plan.arm, fault)
 
     async def open(self) -> None:
-        """Listen on a free port of loopback."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """End all connections."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:

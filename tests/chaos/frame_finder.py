@@ -77,7 +77,6 @@ class DataFrames(FrameFinder):
     """Frames of netstack with their seals."""
 
     def length_of(self, head: bytes) -> int | None:
-        """Implement ``FrameFinder.length_of``."""
         if len(head) < FRAME_HEADER_BYTES:
             return None
         length, magic, message_id = FRAME_HEADER.unpack_from(head)
@@ -96,7 +95,6 @@ class WebSocketFrames(FrameFinder):
     _has_head: bool = False
 
     def length_of(self, head: bytes) -> int | None:
-        """Implement ``FrameFinder.length_of``."""
         if not self._has_head:
             end = head.find(_HEAD_END)
             if end < 0:

@@ -1,6 +1,5 @@
 """How each kind of fault is brought about, and how the run sees that it has happened.
 
-Side:       any.
 Invariants: each function returns only after it has seen the fault and, if the job must start again, that it runs again.
 Units:      seconds.
 """

@@ -16,8 +16,6 @@ Direction = Literal["to server", "to client"]
 
 
 class LinkFaultKind(StrEnum):
-    """The kinds of faults of a link."""
-
     DELAY = "delay"
     """Every piece of bytes waits for ``seconds`` / 10, for ``seconds`` in all."""
     CUT = "cut"
@@ -45,8 +43,6 @@ class LinkFault:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Pass these bytes on."""
-
     data: bytes
 
 
@@ -59,8 +55,6 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End the connection."""
-
     is_reset: bool
 
 
@@ -86,7 +80,6 @@ class LinkPlan:
         self._armed, self._num_frames = fault, 0
 
     def orders(self, direction: Direction, part: Part, now_s: float) -> list[Order]:
-        """Return the orders for a part of a frame."""
         fault = self._armed
         if fault is None or direction != fault.direction:
             return self._in_passing(direction, part, now_s)

@@ -1,7 +1,6 @@
 """``python -m tests.chaos.soak``: one cluster and one long job, a fault every so often, exact counts at the end, and no
 growth.
 
-Side:   any.
 Units:  seconds.
 """
 
@@ -49,7 +48,6 @@ class Watch:
             self._samples.setdefault(name, []).append(taken)
 
     def now(self) -> list[tuple[tuple[str, int], Sample]]:
-        """Take one sample of each process."""
         processes = [("this client", os.getpid()), ("JobManager", self._cluster.job_manager.pid)]
         processes += [(f"TaskManager {place.number}", place.process.pid) for place in self._cluster.places]
         found = [((name, pid), sample(pid, time.monotonic())) for name, pid in processes]
@@ -68,7 +66,6 @@ class Watch:
 
 
 def soak(cluster: ChaosCluster, seed: int, seconds: float, every_s: float) -> list[str]:
-    """Run for so long; return the problems."""
     watch = Watch(cluster)
     warm_up = run_plan(cluster, plan_faults(0, []))
     cluster.wait_until_free()
@@ -133,7 +130,6 @@ def _problems(run: ChaosRun, trends: list[Trend]) -> list[str]:
 
 
 def main() -> int:
-    """Run the soak; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every-s", type=float, default=20.0, help="from one fault to the next")

@@ -1,8 +1,6 @@
 """Eight short runs with faults of 21 kinds on real processes: no record is lost, repeated or out of order.
 
 ``make chaos`` does many more.
-
-Side:   any.
 """
 
 from dataclasses import replace

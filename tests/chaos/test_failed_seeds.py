@@ -11,7 +11,6 @@ FILE = Path(__file__).with_name("failed_seeds.txt")
 
 
 def read_failed() -> dict[int, list[FaultKind]]:
-    """The faults by seed."""
     lines = [
         line.split() for line in FILE.read_text(encoding="ascii").splitlines() if line and not line.startswith("#")
     ]

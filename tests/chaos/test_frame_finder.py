@@ -20,7 +20,6 @@ PING = b"\x89\x00"
 
 
 def cut(data: bytes, seed: int) -> list[bytes]:
-    """Return pieces of any length."""
     pieces, rng = [], random.Random(seed)
     while data:
         length = rng.randint(1, 20)

@@ -1,7 +1,4 @@
-"""``python -m tests.differential``: run random programs on flowlet and record by record, and show those that differ.
-
-Side:       any.
-"""
+"""``python -m tests.differential``: run random programs on flowlet and record by record, and show those that differ."""
 
 import argparse
 import os
@@ -13,7 +10,6 @@ from tests.differential.programs import random_program
 
 
 def main() -> int:
-    """Run the programs; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
     parser.add_argument("--programs", type=int, default=5_000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the first one; the next one has the next seed")

@@ -72,14 +72,8 @@ def _log_difference(program: Program, expected: Expected, actual: Actual) -> str
         for step_id in apart & {step.id for step in program.steps if program.head(step) == head}:
             wanted = task.other_logs.get(step_id, [])
             found = [text for step, text in actual.log if step == step_id]
-            problem = _compared(
-                f"calls of step {step_id}",
-                wanted,
-                found,
-                is_exact=failed is None,
-                least=0,
-                is_ordered=head not in unordered,
-            )
+            is_ordered = head not in unordered
+            problem = _compared(f"calls of step {step_id}", wanted, found, failed is None, 0, is_ordered=is_ordered)
             if problem is not None:
                 return problem
     return None

@@ -43,7 +43,6 @@ class Actual:
 
 
 def run(program: Program, cluster: MiniCluster) -> Actual:
-    """Run a program once."""
     number = worlds.new_world()
     environment = cluster.environment()
     environment.set_parallelism(1)
@@ -109,7 +108,6 @@ class Builder:
         self._streams: dict[int, DataStream] = {}
 
     def build(self, program: Program) -> DataStream:
-        """Build all steps; return the collected stream."""
         for step in program.steps:
             stream = self._stream(step)
             if step.chaining is not Chaining.ALWAYS:

@@ -82,7 +82,6 @@ def generators_run_to_their_end_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def chained_functions_get_copies(patch: pytest.MonkeyPatch) -> None:
-    """Let an operator hand on a copy of its result."""
     emit = _Task.emit
     patch.setattr(
         _Task,
@@ -181,7 +180,6 @@ def edges_come_before_chained_consumers(patch: pytest.MonkeyPatch) -> None:
 
 
 def consumers_in_reverse(patch: pytest.MonkeyPatch) -> None:
-    """The consumer that was added last comes first."""
     chained = _Task.chained
     patch.setattr(_Task, "chained", lambda self, step: list(reversed(chained(self, step))))
 
@@ -270,42 +268,37 @@ def functions_before_the_failed_one_go_on(patch: pytest.MonkeyPatch) -> None:
 
 def the_generator_of_watermarks_comes_first(patch: pytest.MonkeyPatch) -> None:
     """Show a record to the generator of watermarks before the records behind it see it."""
-
-    def receive(operator: Any, number: int, value: Any, timestamp: int | None) -> None:
-        assigned = operator.call(value, operator.function.extract_timestamp, value, timestamp)
-        if operator.generator is not None:
-            operator.call(value, operator.generator.on_event, value, assigned, operator)
-        operator.emit(value, assigned)
-        said, operator.said = operator.said, []
-        for each in said:
-            operator.advance(each)
-
-    patch.setattr(interpreter._EventTime, "receive", receive)
+    _with_early_generator(patch, is_record_first=True)
 
 
 def watermarks_come_before_their_records(patch: pytest.MonkeyPatch) -> None:
     """Let a watermark overtake the record that caused it."""
+    _with_early_generator(patch, is_record_first=False)
 
+
+def _with_early_generator(patch: pytest.MonkeyPatch, *, is_record_first: bool) -> None:
     def receive(operator: Any, number: int, value: Any, timestamp: int | None) -> None:
         assigned = operator.call(value, operator.function.extract_timestamp, value, timestamp)
         if operator.generator is not None:
             operator.call(value, operator.generator.on_event, value, assigned, operator)
-            said, operator.said = operator.said, []
-            for each in said:
-                operator.advance(each)
-        operator.emit(value, assigned)
+        said, operator.said = operator.said, []
+        if is_record_first:
+            operator.emit(value, assigned)
+        for each in said:
+            operator.advance(each)
+        if not is_record_first:
+            operator.emit(value, assigned)
 
     patch.setattr(interpreter._EventTime, "receive", receive)
 
 
 def watermarks_wait_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Fire timers only when all records have come."""
-    patch.setattr(interpreter._EventTime, "advance", _advance_at_the_end)
 
+    def advance(operator: Any, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            _Operator.watermark(operator, timestamp)
 
-def _advance_at_the_end(operator: Any, timestamp: int) -> None:
-    if timestamp == MAX_TIMESTAMP:
-        _Operator.watermark(operator, timestamp)
+    patch.setattr(interpreter._EventTime, "advance", advance)
 
 
 def timers_fire_in_the_order_of_registration(patch: pytest.MonkeyPatch) -> None:

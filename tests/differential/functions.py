@@ -1,15 +1,14 @@
 """The users' functions of generated programs, by name.
 
-Side:       any.
 Rules:      classes of a module travel by name, so the tasks of a job in this process use these very modules.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.differential import key_selectors, record_functions, stream_functions, time_functions
+from tests.differential import record_functions, stream_functions, time_functions
 
-_MODULES: Final = (record_functions, stream_functions, time_functions, key_selectors)
+_MODULES: Final = (record_functions, stream_functions, time_functions)
 
 
 def function(name: str) -> Callable[..., Any]:

@@ -286,7 +286,6 @@ class _Operator:
             raise Failed(self.step.id, None if record is _NO_RECORD else preview(record), repr(error)) from error
 
     def each(self, record: Any, results: Iterable[Any] | None) -> Iterator[Any]:
-        """The results, one at a time."""
         if results is None:
             return
         iterator = self.call(record, iter, results)

@@ -18,8 +18,6 @@ from tests.differential.worlds import Box, Label, Point
 
 
 class Kind(Enum):
-    """The kind of a step."""
-
     COLLECTION = "from_collection"
     SOURCE = "add_source"
     MAP = "map"
@@ -38,12 +36,10 @@ class Kind(Enum):
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads nothing."""
         return self in (Kind.COLLECTION, Kind.SOURCE)
 
     @property
     def is_connected(self) -> bool:
-        """Whether it tells two inputs apart."""
         return self in (Kind.CO_MAP, Kind.CO_FLAT_MAP, Kind.CO_PROCESS, Kind.KEYED_CO_PROCESS)
 
 
@@ -99,12 +95,10 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of the step in jobs."""
         return f"step-{self.id}"
 
     @property
     def method(self) -> str:
-        """The method of streams that adds the step."""
         return self.kind.value.rpartition(" ")[2]
 
     @property
@@ -166,7 +160,6 @@ class Program:
         return "\n".join([*map(str, self.steps), f"{self.collected}.execute_and_collect()"])
 
     def step(self, step_id: int) -> Step:
-        """Return the step with this number."""
         return next(step for step in self.steps if step.id == step_id)
 
     def consumers(self, step_id: int) -> list[Step]:
@@ -248,17 +241,8 @@ def _records(rng: random.Random, count: int) -> tuple[Any, ...]:
 _ANY_MAPS: Final = ("Identity", "Touch", "Boxed", "Twins", "Entry", "Small")
 _MAPS: Final = (
     *_ANY_MAPS,
-    "Pair",
-    "Triple",
-    "Dot",
-    "GrowingList",
-    "KeepAll",
-    "OneDict",
-    "OnePoint",
-    "TouchTheLast",
-    "ReturnTheLast",
-    "WithCount",
-    "MixedTypes",
+    *("Pair", "Triple", "Dot", "GrowingList", "KeepAll", "OneDict", "OnePoint"),
+    *("TouchTheLast", "ReturnTheLast", "WithCount", "MixedTypes"),
 )
 _WITH_CELL: Final = frozenset({"WriteCell", "ReadCell", "TouchTheLastOfAll", "TouchCell", "EvenCell", "YieldWithCell"})
 _CELL_MAPS: Final = ("WriteCell", "ReadCell", "TouchTheLastOfAll", "TouchCell")
@@ -277,17 +261,8 @@ _ASYNCS: Final = ("Answer", "AnswerOneList", "AnswerKept", "NoAnswer")
 _SOURCES: Final = ("EmitGrowing", "EmitChanging", "EmitNumbers")
 _LONG: Final = {  # kinds that do not gather more and more; their entries in the log are short
     Kind.MAP: (
-        "Identity",
-        "Touch",
-        "Pair",
-        "Triple",
-        "Entry",
-        "Dot",
-        "Small",
-        "OneDict",
-        "OnePoint",
-        "TouchTheLast",
-        "MixedTypes",
+        *("Identity", "Touch", "Pair", "Triple", "Entry", "Dot", "Small", "OneDict", "OnePoint"),
+        *("TouchTheLast", "MixedTypes"),
     ),
     Kind.FILTER: _FILTERS,
     Kind.FLAT_MAP: ("TwiceInAList", "SometimesNone", "YieldTouchYield"),
@@ -378,7 +353,6 @@ class _Maker:
         self.streams.append(stream)
 
     def add_nothing(self) -> Read:
-        """Add a source without records."""
         number = len(self.steps)
         self.steps.append(Step(number, Kind.COLLECTION))
         return Read(number)
@@ -421,14 +395,8 @@ class _Maker:
         if upstream.is_ordered:
             kinds |= {Kind.KEYED_PROCESS: 2.5, Kind.REDUCE: 2.5}
             if not self.is_long:
-                kinds |= {
-                    Kind.ASYNC: 1.5,
-                    Kind.EVENT_TIME: 3,
-                    Kind.CO_MAP: 0.5,
-                    Kind.CO_FLAT_MAP: 0.4,
-                    Kind.CO_PROCESS: 0.4,
-                }
-                kinds |= {Kind.KEYED_CO_PROCESS: 0.4}
+                kinds |= {Kind.ASYNC: 1.5, Kind.EVENT_TIME: 3, Kind.CO_MAP: 0.5, Kind.CO_FLAT_MAP: 0.4}
+                kinds |= {Kind.CO_PROCESS: 0.4, Kind.KEYED_CO_PROCESS: 0.4}
             if upstream.shape in ("pair", "triple"):
                 kinds[Kind.AGGREGATE] = 6
             if upstream.has_timestamps and not upstream.is_time_unclear and not self.is_long:
@@ -524,7 +492,6 @@ class _Maker:
 
 
 def random_program(seed: int) -> Program:
-    """The program of a seed."""
     rng = random.Random(f"program {seed}")
     while True:
         maker = _Maker(seed, rng, is_long=rng.random() < 0.04)
@@ -534,5 +501,4 @@ def random_program(seed: int) -> Program:
 
 
 def copied(records: Sequence[Any]) -> list[Any]:
-    """Return records of their own for one run."""
     return copy.deepcopy(list(records))

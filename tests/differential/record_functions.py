@@ -1,6 +1,5 @@
-"""Functions of one record: ``map``, ``filter``, ``flat_map``.
+"""Functions of one record: ``map``, ``filter``, ``flat_map``, and selectors of keys.
 
-Side:       any.
 Invariants: every function takes records of any type; what it does depends on what it was called with before, on the
             world's cells and on nothing else.
 """
@@ -25,16 +24,12 @@ class Identity(_Map):
 
 
 class Touch(_Map):
-    """Changes its record in place."""
-
     def result(self, value: Any) -> Any:
         touch(value)
         return value
 
 
 class GrowingList(_Map):
-    """Returns one list that grows."""
-
     def result(self, value: Any) -> Any:
         self.found.append(size(value))
         return self.found
@@ -50,8 +45,6 @@ class KeepAll(_Map):
 
 
 class OneDict(_Map):
-    """Returns one dict that changes."""
-
     def result(self, value: Any) -> Any:
         self.entries["n"] = self.calls
         self.entries["k"] = size(value)
@@ -59,8 +52,6 @@ class OneDict(_Map):
 
 
 class OnePoint(_Map):
-    """Returns one object that changes."""
-
     def prepare(self) -> None:
         self.point = Point(0)
 
@@ -90,8 +81,6 @@ class TouchTheLastOfAll(WithCell, _Map):
 
 
 class ReturnTheLast(_Map):
-    """Returns the record before."""
-
     def result(self, value: Any) -> Any:
         last, self.last = self.last, value
         return last
@@ -106,23 +95,17 @@ class WriteCell(WithCell, _Map):
 
 
 class ReadCell(WithCell, _Map):
-    """Returns the variable with the record."""
-
     def result(self, value: Any) -> Any:
         return (self.cells.get(self.cell), value)
 
 
 class TouchCell(WithCell, _Map):
-    """Changes what the variable holds."""
-
     def result(self, value: Any) -> Any:
         touch(self.cells.get(self.cell))
         return value
 
 
 class Twins(_Map):
-    """One record twice in a list."""
-
     def result(self, value: Any) -> Any:
         return [value, value]
 
@@ -138,36 +121,26 @@ class WithCount(_Map):
 
 
 class Pair(_Map):
-    """A key and a number, which cannot change."""
-
     def result(self, value: Any) -> Any:
         return (size(value) % 3, self.calls)
 
 
 class Triple(_Map):
-    """A text, a number and a list."""
-
     def result(self, value: Any) -> Any:
         return ("abc"[size(value) % 3], self.calls, [size(value)])
 
 
 class Entry(_Map):
-    """A dict with a key."""
-
     def result(self, value: Any) -> Any:
         return {"k": size(value) % 3, "v": value}
 
 
 class Dot(_Map):
-    """A ``Point``."""
-
     def result(self, value: Any) -> Any:
         return Point(size(value) % 3, [self.calls])
 
 
 class Small(_Map):
-    """A number."""
-
     def result(self, value: Any) -> Any:
         return size(value)
 
@@ -223,15 +196,11 @@ class TouchAll(_Filter):
 
 
 class SomeSizes(_Filter):
-    """Has no state."""
-
     def result(self, value: Any) -> bool:
         return size(value) != 1
 
 
 class EvenCell(WithCell, _Filter):
-    """Asks a variable that another function writes."""
-
     def result(self, value: Any) -> bool:
         found = self.cells.get(self.cell)
         return not isinstance(found, int) or found % 2 == 0
@@ -261,15 +230,11 @@ class TupleOfTwo(_FlatMap):
 
 
 class SometimesNone(_FlatMap):
-    """No result, or one."""
-
     def result(self, value: Any) -> Any:
         return () if self.calls % 3 == 0 else [value]
 
 
 class YieldOneDict(_FlatMap):
-    """Yields one dict that changes."""
-
     def result(self, value: Any) -> Iterator[Any]:
         found: dict[str, Any] = {"k": size(value)}
         for number in range(3):
@@ -279,8 +244,6 @@ class YieldOneDict(_FlatMap):
 
 
 class YieldGrowing(_FlatMap):
-    """Yields one list that grows."""
-
     def result(self, value: Any) -> Iterator[Any]:
         numbers: list[int] = []
         for number in range(3):
@@ -328,3 +291,32 @@ class ReturnOrFail(Failing, _FlatMap):
     def result(self, value: Any) -> Any:
         self.fail_in("flat_map")
         return [value]
+
+
+# ---------------------------------------------------------------- selectors of keys: nothing is logged, as nobody says
+# how often one is called
+
+
+def by_size(record: Any) -> int:
+    return size(record) % 3
+
+
+def by_type(record: Any) -> str:
+    return type(record).__name__
+
+
+def first_field(record: Any) -> Any:
+    return record[0]
+
+
+def k_field(record: Any) -> Any:
+    return record["k"]
+
+
+def n_attribute(record: Any) -> int:
+    n: int = record.n
+    return n
+
+
+def constant(record: Any) -> int:
+    return 0

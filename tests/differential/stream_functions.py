@@ -1,6 +1,5 @@
 """Functions with more than a record: process functions, those of keys, of two streams, and coroutines.
 
-Side:       any.
 Invariants: those of ``record_functions``.
 """
 
@@ -28,8 +27,6 @@ class _Process(Logged, ProcessFunction):
 
 
 class EmitTouched(_Process):
-    """Emits, changes, and emits again."""
-
     def result(self, value: Any) -> Iterator[Any]:
         yield value
         touch(value)
@@ -50,8 +47,6 @@ class EmitKept(_Process):
 
 
 class EmitOneList(_Process):
-    """Emits one list that grows."""
-
     def result(self, value: Any) -> Any:
         self.found.append(size(value))
         return [self.found]
@@ -98,8 +93,6 @@ class _KeyedProcess(Logged, KeyedProcessFunction):
 
 
 class DictPerKey(_KeyedProcess):
-    """Emits the state of its key, which changes."""
-
     def result(self, value: Any, ctx: Any) -> Iterator[Any]:
         state = self.entries.setdefault(ctx.get_current_key(), {"n": 0})
         state["n"] += 1
@@ -172,15 +165,11 @@ class _Reduce(Logged, ReduceFunction):
 
 
 class AbsorbInPlace(_Reduce):
-    """Changes and returns the result so far."""
-
     def result(self, so_far: Any, record: Any) -> Any:
         return absorb(so_far, record)
 
 
 class TouchBoth(_Reduce):
-    """Changes both and returns the new record."""
-
     def result(self, so_far: Any, record: Any) -> Any:
         touch(so_far)
         touch(record)
@@ -188,15 +177,11 @@ class TouchBoth(_Reduce):
 
 
 class FreshPair(_Reduce):
-    """A new pair each time."""
-
     def result(self, so_far: Any, record: Any) -> Any:
         return (size(so_far), size(record))
 
 
 class OneForAllKeys(_Reduce):
-    """Returns one list for all keys."""
-
     def result(self, so_far: Any, record: Any) -> Any:
         self.found.append(size(record))
         return self.found
@@ -221,16 +206,12 @@ class Answer(_Async):
 
 
 class AnswerOneList(_Async):
-    """Gives one list that grows, and is kept."""
-
     def result(self, value: Any) -> list[Any]:
         self.found.append(size(value))
         return [self.found]
 
 
 class AnswerKept(_Async):
-    """Changes what it gave before."""
-
     def result(self, value: Any) -> list[Any]:
         touch(self.last)
         self.last = value
@@ -238,8 +219,6 @@ class AnswerKept(_Async):
 
 
 class NoAnswer(_Async):
-    """Has no result for every third record."""
-
     def result(self, value: Any) -> list[Any]:
         return [] if self.calls % 3 == 0 else [(self.calls, value)]
 
@@ -277,8 +256,6 @@ class CoTouch(_CoMap):
 
 
 class CoSometimesNone(_CoMap):
-    """Emits no result for every third record."""
-
     def result(self, value: Any) -> Any:
         return None if self.calls % 3 == 0 else value
 
@@ -290,8 +267,6 @@ class CoMapFails(Failing, _CoMap):
 
 
 class CoYield(Logged, CoFlatMapFunction):
-    """Yields one list that grows."""
-
     def flat_map1(self, value: Any) -> Iterator[Any]:
         return self._flat_map("flat_map1", value)
 
@@ -308,8 +283,6 @@ class CoYield(Logged, CoFlatMapFunction):
 
 
 class CoEmit(Logged, CoProcessFunction):
-    """Emits what it keeps, to main and side output."""
-
     def process_element1(self, value: Any, ctx: CoProcessFunction.Context) -> Iterator[Any]:
         return self._process("process1", value, ctx)
 
@@ -325,8 +298,6 @@ class CoEmit(Logged, CoProcessFunction):
 
 
 class KeyedCoEmit(Logged, KeyedCoProcessFunction):
-    """Emits the state of its key, which changes."""
-
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
         return self._process("process1", value, ctx)
 

@@ -1,7 +1,4 @@
-"""Sources, and what gives records their time.
-
-Side:       any.
-"""
+"""Sources, and what gives records their time."""
 
 from typing import Any
 
@@ -38,8 +35,6 @@ class _Source(Logged, SourceFunction):
 
 
 class EmitGrowing(_Source):
-    """Emits one list that grows."""
-
     def record(self, number: int) -> Any:
         self.found.append(number)
         return self.found
@@ -62,8 +57,6 @@ class EmitNumbers(_Source):
 
 
 class SourceFails(_Source):
-    """Emits lists, then fails."""
-
     def record(self, number: int) -> Any:
         if number == self.num_records - 1:
             raise Boom(f"source, record {number}")
@@ -114,8 +107,6 @@ class Punctuated(Logged, WatermarkGenerator):
 
 
 class MakePunctuated:
-    """Makes the generator in its task."""
-
     def __init__(self, world_number: int, step: int, every: int, ticks: int) -> None:
         self.arguments = (world_number, step, every, ticks)
 

@@ -62,7 +62,6 @@ _numbers = itertools.count()
 
 
 def new_world() -> int:
-    """The number of a new world."""
     number = next(_numbers)
     _WORLDS[number] = World()
     return number
@@ -74,7 +73,6 @@ def forget_world(number: int) -> World:
 
 
 def world(number: int) -> World:
-    """The world of a run."""
     found = _WORLDS.get(number)
     return World() if found is None else found
 
@@ -160,7 +158,6 @@ class Logged:
         """Take the arguments of the step; each class that has some says which ones."""
 
     def see(self, *what: Any) -> None:
-        """Write down what the function sees now."""
         world(self.world_number).log.append((self.step, " ".join(map(repr, what))))
 
     @property
@@ -177,8 +174,6 @@ class WithCell(Logged):
 
 
 class Failing(Logged):
-    """A function that fails at one of its calls."""
-
     def prepare(self, at: int) -> None:
         self.at = at
 

@@ -2,8 +2,6 @@
 
 ``--write`` adds what is new.  ``--write --break`` also takes away what is gone and changes what has changed, which
 breaks programs, stored state or peers of the last version: name the lists.
-
-Side:   any.
 """
 
 import argparse
@@ -21,24 +19,11 @@ from tests.frozen.test_public_names import PUBLIC_NAMES
 from tests.frozen.test_rest_paths import REST_PATHS
 from tests.frozen.test_state_names import STATE_NAMES
 
-LISTS: Final[dict[str, FrozenList]] = {
-    each.name: each
-    for each in (
-        BYTES,
-        COMMAND_LINES,
-        ERROR_CLASSES,
-        KEY_GROUPS,
-        METRICS,
-        OPTIONS,
-        PUBLIC_NAMES,
-        REST_PATHS,
-        STATE_NAMES,
-    )
-}
+_ALL: Final = (BYTES, COMMAND_LINES, ERROR_CLASSES, KEY_GROUPS, METRICS, OPTIONS, PUBLIC_NAMES, REST_PATHS, STATE_NAMES)
+LISTS: Final[dict[str, FrozenList]] = {each.name: each for each in _ALL}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1: a list differs."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="add what is new to the lists")
     parser.add_argument(
@@ -56,10 +41,7 @@ def main(arguments: list[str]) -> int:
         if options.write:
             difference = each.write(accepts_breaks=options.accepts_breaks)
             print(f"{name}: {len(each.read())} items, {len(difference.added)} of them new")
-            difference = each.difference()
-        else:
-            difference = each.difference()
-        told = each.complaint(difference)
+        told = each.complaint(each.difference())
         differs |= bool(told)
         print(*filter(None, [told]), sep="\n", end="\n" if told else "")
     return int(differs)

@@ -1,6 +1,5 @@
 """``FrozenList``: a list in the repository of what must not change, and how it is compared and written.
 
-Side:   any.
 Format: one item per line, sorted: ``KEY`` or ``KEY  VALUE``, with two spaces between; lines that begin with ``#`` are
         comments.
 Rules:  a key with another value has changed.  An addition fails, too, until it is accepted.

@@ -1,7 +1,4 @@
-"""The classes and functions that pickles name.
-
-Side:   any.
-"""
+"""The classes and functions that pickles name."""
 
 import pickletools
 from collections.abc import Iterator

@@ -48,7 +48,6 @@ def encodings() -> Iterator[tuple[str, bytes]]:
 
 
 def frozen_bytes() -> Iterator[str]:
-    """The items."""
     seen: Counter[str] = Counter()
     for name, data in encodings():
         key = " ".join(name.split())

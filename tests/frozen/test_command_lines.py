@@ -57,7 +57,6 @@ print(json.dumps(items))
 
 
 def command_lines() -> Iterator[str]:
-    """The items."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
     )

@@ -167,7 +167,6 @@ SINGLE: Final[dict[str, Any]] = {
 
 @cache
 def keys() -> dict[str, Any]:
-    """Return all keys, by their names in the list."""
     drawn = {
         f"{kind} {number:02}": make(Draw(f"{kind} {number}"))
         for kind, make in KINDS.items()
@@ -217,7 +216,6 @@ def groups_of_records(max_parallelism: int) -> list[int]:
 
 
 def key_groups() -> Iterator[str]:
-    """The items."""
     columns = [groups_in_a_snapshot(each) for each in MAX_PARALLELISMS]
     for (name, key), *groups in zip(keys().items(), *columns, strict=True):
         shown = ascii(key.item() if isinstance(key, np.generic) else key)  # versions of numpy show them in other ways

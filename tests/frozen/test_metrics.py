@@ -28,8 +28,6 @@ _MAPPINGS: Final = ("timestamps",)
 
 
 class Measured(MapFunction):
-    """A metric of each kind."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         group = runtime_context.get_metrics_group().add_group("group")
         self._counter = group.counter("counter")
@@ -45,7 +43,6 @@ class Measured(MapFunction):
 
 
 def metrics() -> Iterator[str]:
-    """The items."""
     with MiniCluster(1) as cluster:
         environment = cluster.environment()
         environment.configure(Configuration.from_dict({"metrics.latency.interval": "1 ms"}))
@@ -55,11 +52,10 @@ def metrics() -> Iterator[str]:
         client = environment.execute_async("metrics")
         spin_until(lambda: _has_all(client.metrics()), "a document with all kinds of metrics")
         document = client.metrics()
-        target, job = cluster.target, str(client.get_job_id())
-        assert target.secret is not None, "a MiniCluster makes one"
+        job = str(client.get_job_id())
         (vertex,) = [each["id"] for each in document["vertices"] if "measured" in each["name"]]
-        shown = signed_get(target.host, target.port, target.secret, f"/jobs/{job}/vertices/{vertex}/metrics")
-        exceptions = signed_get(target.host, target.port, target.secret, f"/jobs/{job}/exceptions")
+        shown = signed_get(cluster, f"/jobs/{job}/vertices/{vertex}/metrics")
+        exceptions = signed_get(cluster, f"/jobs/{job}/exceptions")
         client.cancel().result()
     for name, shown_document in (("document", document), ("exceptions", exceptions)):
         kinds: dict[str, set[str]] = {}

@@ -30,7 +30,6 @@ _PROCESSES: Final = ("JobManager", "TaskManager")
 
 
 def options() -> Iterator[str]:
-    """The items."""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         if line.startswith("| `"):

@@ -56,23 +56,8 @@ NEED_PYSPARK: Final = ("flowlet.spark", DISCOVERED)
 _OPERATORS: Final = frozenset(
     f"__{name}__"
     for name in (
-        *(
-            "call",
-            "contains",
-            "enter",
-            "exit",
-            "aenter",
-            "aexit",
-            "iter",
-            "next",
-            "aiter",
-            "anext",
-            "len",
-            "getitem",
-            "setitem",
-            "delitem",
-            "add",
-        ),
+        *("call", "contains", "enter", "exit", "aenter", "aexit", "iter", "next", "aiter", "anext"),
+        *("len", "getitem", "setitem", "delitem", "add"),
         *("sub", "mul", "or", "and", "neg", "lt", "le", "gt", "ge", "bool", "int", "float", "await"),
     )
 )
@@ -90,7 +75,6 @@ _STARS: Final = {"variadic positional": "*", "variadic keyword": "**"}
 
 
 def public_names() -> Iterator[str]:
-    """The items."""
     found = _modules_of_source()
     seen: set[str] = set()
     for module in sorted(

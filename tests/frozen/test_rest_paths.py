@@ -16,7 +16,6 @@ from tests.frozen.signed_get import PAGE, signed_get
 
 
 def rest_paths() -> Iterator[str]:
-    """The items."""
     yield "* /{path}"
     for method, path in {("GET", SESSION_PATH), *_routes_of_a_running_job_manager()}:
         yield f"* {path}"
@@ -35,10 +34,8 @@ def _routes_of_a_running_job_manager() -> Iterator[tuple[str, str]]:
         make(router, found[-1])
 
     with mock.patch.object(Router, "__init__", note), MiniCluster(1) as cluster:
-        target = cluster.target
-        assert target.secret is not None, "a MiniCluster makes one"
         before = len(found)
-        signed_get(target.host, target.port, target.secret, "/overview")
+        signed_get(cluster, "/overview")
         assert len(found) == before + 1, "of the web server"
     return ((route.method, route.path) for route in found[-1])
 

@@ -35,15 +35,8 @@ _VALUES: Final = frozenset(
     (
         *("Row", "Duration", "Instant", "Time", "MemorySize", "JobID", "OutputTag", "KafkaTopicPartition"),
         *("TimeWindow", "CountWindow", "GlobalWindow", "TimestampedValue"),
-        *(
-            "Chunk",
-            "PickledRecord",
-            "Watermark",
-            "WatermarkStatus",
-            "LatencyMarker",
-            "RecordAttributes",
-            "InternalWatermark",
-        ),
+        *("Chunk", "PickledRecord", "Watermark", "WatermarkStatus", "LatencyMarker", "RecordAttributes"),
+        "InternalWatermark",
     )
 )
 

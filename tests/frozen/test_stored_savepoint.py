@@ -93,7 +93,6 @@ class KeepAll(KeyedProcessFunction):
 
 
 def results(environment: Environment) -> DataStream:
-    """The program."""
     numbers = environment.from_sequence(0, _MANY).uid("numbers")
     numbers.key_by(lambda number: number % _KEYS, Types.LONG()).sum(0).uid("sum").sink_to(DiscardingSink())
     return numbers.key_by(lambda number: number % _KEYS, Types.LONG()).process(KeepAll()).uid("keep")
@@ -125,7 +124,6 @@ def take(path: Path) -> None:
 
 @pytest.fixture
 def savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the stored savepoint."""
     stored = json.loads(STORED.read_text(encoding="ascii"))
     for name, value in variables(tmp_path).items():
         monkeypatch.setenv(name, value)

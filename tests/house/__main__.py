@@ -2,8 +2,6 @@
 
 ``--write`` takes off the lists what is mended.  ``--moved`` also adds what is new under these rules, for what has only
 got another name by a move.
-
-Side: any.
 """
 
 import argparse

@@ -4,7 +4,6 @@ A module lies in the room with the longest prefix of its name; ``*`` in a prefix
 import its own floor and those below it, and two rooms do not import each other. ``violations_of`` finds the imports
 that break this; an import inside a function counts as well, one for type checkers does not.
 
-Side:   any.
 Source: ``docs/decisions/005-packages-by-topic.md``.
 """
 
@@ -14,8 +13,6 @@ from typing import Final, NamedTuple
 
 
 class Room(NamedTuple):
-    """A topic of the product, on one floor."""
-
     name: str
     floor: int
     prefixes: Sequence[str]
@@ -92,23 +89,12 @@ ROOMS: Final = (
     Room("types", 2, ("flowlet.common.values", "flowlet.types", "flowlet.typed")),
     Room("graph", 2, ("flowlet.graph",)),
     # The JobManager loads of a connector what finds its splits, and nothing else.
-    Room(
-        "splits",
-        2,
-        (
-            "flowlet.splits",
-            "flowlet.connectors.*.split",
-        ),
-    ),
+    Room("splits", 2, ("flowlet.splits", "flowlet.connectors.*.split")),
     Room("state", 3, ("flowlet.state",)),
     Room("mailbox", 3, ("flowlet.mailbox", "flowlet.timers", "flowlet.watermarks")),
     Room("chain", 4, ("flowlet.chain", "flowlet.io", "flowlet.operators")),
     Room("windows", 4, ("flowlet.joins", "flowlet.kernels.windows", "flowlet.windows")),
-    Room(
-        "aggregations",
-        4,
-        ("flowlet.kernels", "flowlet.operators.keyed_aggregation_operator"),
-    ),
+    Room("aggregations", 4, ("flowlet.kernels", "flowlet.operators.keyed_aggregation_operator")),
     Room("async_io", 4, ("flowlet.async_io",)),
     Room("sorted_input", 4, ("flowlet.sorted_input",)),
     Room("task", 5, ("flowlet.task",)),
@@ -119,11 +105,7 @@ ROOMS: Final = (
     Room(
         "JobManager's checkpoints",
         6,
-        (
-            "flowlet.checkpoint.jobmanager",
-            "flowlet.checkpoint.jobmanager.savepoints",
-            "flowlet.state_reader",
-        ),
+        ("flowlet.checkpoint.jobmanager", "flowlet.checkpoint.jobmanager.savepoints", "flowlet.state_reader"),
     ),
     Room("tm", 6, ("flowlet.tm",)),
     Room("rpc", 6, ("flowlet.rpc",)),

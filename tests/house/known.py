@@ -1,6 +1,5 @@
 """Places that break a rule of the house today: lists in ``lists/``, one key per line, that only get shorter.
 
-Side:   any.
 Rules:  a place that is found and not listed is new, and refused.  A place that is listed and no longer found comes off
         the list, so that it cannot come back.
 """
@@ -14,12 +13,10 @@ COMMAND: Final = "python -m tests.house"
 
 
 def path_of(rule: str) -> Path:
-    """The list of a rule."""
     return FOLDER / f"{rule}.txt"
 
 
 def known(rule: str) -> set[str]:
-    """The keys on the list of a rule."""
     path = path_of(rule)
     if not path.exists():
         return set()

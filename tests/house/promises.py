@@ -3,8 +3,6 @@
 A room is changed behind its entries.  Then the tests of its parts change with it, or go; the tests of its entries say
 that no promise was lost.  So every mutant (``tests/mutants``) dies by a test that imports entries alone, but the
 mutants of ``RACES``: they need interleavings that are forced inside.
-
-Side: any.
 """
 
 import ast

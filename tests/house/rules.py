@@ -2,8 +2,6 @@
 
 A key names a module, a class or an import, never a line, so that a list of keys (``known.py``) stays true while code
 moves about.
-
-Side: any.
 """
 
 import ast
@@ -52,7 +50,6 @@ Trees = Mapping[str, ast.Module]
 
 
 def is_face(module: str) -> bool:
-    """Whether the module keeps a path of PyFlink."""
     return module.endswith(".__main__") or any(module == face or module.startswith(f"{face}.") for face in FACES)
 
 
@@ -189,7 +186,6 @@ def homeless(names: Iterable[str]) -> Iterator[str]:
 def rules(
     sources: Mapping[str, str], edges: Mapping[str, set[str]], packages: frozenset[str]
 ) -> dict[str, Callable[[], Iterable[str]]]:
-    """What breaks each rule, by the rule's name."""
     files = {name: text for name, text in sources.items() if name not in packages}
     trees = {name: tree_of(text) for name, text in files.items()}
     inside = {name: targets - packages for name, targets in edges.items() if name not in packages}

@@ -6,7 +6,6 @@ record from its source to the function of another task, a credit, a barrier, a d
 call of a function of ours is seen.  A *stay* is a run of calls of one thread in one room; the page shows each room that
 is entered, by which function, and how many functions are called there.
 
-Side:   any.
 Absent: times.  A walk that is traced takes ten times as long.
 """
 
@@ -79,13 +78,11 @@ class Tracer:
                 self.stop()
 
     def start(self) -> None:
-        """Record the calls from here on."""
         self.calls.clear()
         self.has_ended.clear()
         self.is_on = True
 
     def stop(self) -> None:
-        """Record the calls up to here."""
         self.is_on, self.ends_at = False, ""
         self.has_ended.set()
 
@@ -202,13 +199,11 @@ class OnDemand(SourceFunction):
         self._is_running = True
 
     def run(self, ctx: Any) -> None:
-        """Wait, emit, wait."""
         while self._is_running:
             if _ASKED.acquire(timeout=0.1) and self._is_running:
                 ctx.collect(_VALUES.pop(0))
 
     def cancel(self) -> None:
-        """The job ends."""
         self._is_running = False
 
 
@@ -219,11 +214,9 @@ class Counts(KeyedProcessFunction):
         self._traces_state = traces_state
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Declare the state."""
         self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
     def process_element(self, value: int, ctx: Any) -> Iterator[int]:
-        """Count."""
         if self._traces_state:
             _TRACER.start()
         count = (self._count.value() or 0) + 1
@@ -236,7 +229,6 @@ class Counts(KeyedProcessFunction):
 
 
 def number(value: int) -> int:
-    """The key, which is a number."""
     return value
 
 

@@ -1,7 +1,4 @@
-"""``python -m tests.mutants``: every historical bug put back in, and the table of the tests that noticed.
-
-Side:   any.
-"""
+"""``python -m tests.mutants``: every historical bug put back in, and the table of the tests that noticed."""
 
 import argparse
 import sys
@@ -12,7 +9,6 @@ from tests.mutants.runner import MutantResult, run_healthy, run_mutants
 
 
 def main() -> int:
-    """The number of survivors as exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", default="", help="only mutants whose id contains this")
     parser.add_argument("--parallel", type=int, default=2)

@@ -1,12 +1,11 @@
 """Bugs of checkpoints: of their coordinator, their barriers, the data in flight and the restore.
 
-Side:       any.
 Invariants: as in ``registry.py``.
 """
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.patching import Mutant
 
 _COORDINATOR: Final = "flowlet.checkpoint.jobmanager.checkpoint_coordinator"
 _JOB: Final = "flowlet.checkpoint.jobmanager.job_checkpoints"

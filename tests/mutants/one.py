@@ -1,7 +1,4 @@
-"""``python -m tests.mutants.one NUMBER``: run the named test of one mutant with its patch; the exit status is pytest's.
-
-Side:   any.
-"""
+"""``python -m tests.mutants.one NUMBER``: run the named test of one mutant with its patch; exit as pytest does."""
 
 import os
 import sys

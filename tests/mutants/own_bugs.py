@@ -1,12 +1,11 @@
 """Bugs that this stack had, or nearly had, and Flink's has not: found by review and in the simulator.
 
-Side:       any.
 Invariants: as in ``registry.py``.
 """
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.patching import Mutant
 
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _RUNS: Final = "tests/promises/handlers/test_runs_on_the_wire.py"

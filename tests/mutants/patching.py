@@ -1,17 +1,28 @@
-"""Loads modules with one text exchanged, in memory: no file is ever changed.
-
-Side:   any.
-"""
+"""Mutants, and modules that are loaded with one text exchanged, in memory: no file is ever changed."""
 
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mutant: one bug, and the test that finds it."""
+
+    id: str
+    flink: str
+    breaks: str
+    module: str
+    old: str
+    new: str
+    killed_by: str
 
 
 class StaleMutantError(Exception):
@@ -19,7 +30,6 @@ class StaleMutantError(Exception):
 
 
 def source_of(module: str) -> Path:
-    """The file of a module of this repository."""
     return ROOT / (module.replace(".", "/") + ".py")
 
 

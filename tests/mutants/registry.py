@@ -1,6 +1,5 @@
 """The historical bugs of Flink's network stack, put back into this one: each is a text exchanged in one module.
 
-Side:       any.
 Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` checks it); the patched module can be
             imported; ``killed_by`` passes without the patch.
 """
@@ -8,8 +7,8 @@ Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` check
 from typing import Final
 
 from tests.mutants.checkpoint_bugs import CHECKPOINT_BUGS
-from tests.mutants.mutant import Mutant
 from tests.mutants.own_bugs import OWN_BUGS
+from tests.mutants.patching import Mutant
 from tests.mutants.storage_bugs import STORAGE_BUGS
 from tests.mutants.window_bugs import WINDOW_BUGS
 

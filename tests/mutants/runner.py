@@ -1,7 +1,4 @@
-"""Runs mutants, a few at a time, each in a process of its own.
-
-Side:   any.
-"""
+"""Runs mutants, a few at a time, each in a process of its own."""
 
 import os
 import subprocess
@@ -12,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
-from tests.mutants.mutant import Mutant
-from tests.mutants.patching import ROOT
+from tests.mutants.patching import ROOT, Mutant
 from tests.mutants.registry import MUTANTS
 
 TIMEOUT_S = 120.0
@@ -22,8 +18,6 @@ _TESTS_PASSED = 0
 
 
 class Verdict(Enum):
-    """The verdict on a mutant."""
-
     KILLED = "killed"
     HANGS = "killed: it hangs"
     SURVIVED = "SURVIVED"
@@ -32,8 +26,6 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MutantResult:
-    """One row of the table."""
-
     mutant: Mutant
     verdict: Verdict
     seconds: float
@@ -46,7 +38,6 @@ class MutantResult:
 
 
 def run_mutant(number: int) -> MutantResult:
-    """Run one mutant against its test."""
     mutant = MUTANTS[number]
     command = [sys.executable, "-m", "tests.mutants.one", str(number)]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

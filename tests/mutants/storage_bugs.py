@@ -1,12 +1,11 @@
 """Bugs of the storage of checkpoints: Flink's, and bugs that would make a checkpoint unreadable or a stranger's.
 
-Side:       any.
 Invariants: as in ``registry.py``.
 """
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.patching import Mutant
 
 _FILES: Final = "tests/flowlet/storage/test_local_files.py"
 _STORAGE: Final = "tests/flowlet/storage/test_checkpoint_storage.py"

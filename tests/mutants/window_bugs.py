@@ -1,12 +1,11 @@
 """Bugs of windows: of the operator, of merging windows, and of data that is kept outside of the state.
 
-Side:       any.
 Invariants: as in ``registry.py``.
 """
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.patching import Mutant
 
 _OPERATOR: Final = "flowlet.windows.window_operator"
 _ALIGNED: Final = "flowlet.windows.aligned_windows"

@@ -1,6 +1,5 @@
 """How many of PyFlink's public names are here, with equal parameters and defaults.
 
-Side:   any.
 Usage:  ``python -m tests.pyflink.compare`` prints counts per part and every name that is missing or different;
         ``--write`` puts these into docs/coming-from-pyflink.md; ``--installed`` compares the list of names with the
         PyFlink in ``.venv-flink``.
@@ -50,8 +49,6 @@ class Name:
 
 
 class Verdict(Enum):
-    """The verdict on a name."""
-
     MET = "met"
     EXPLAINED = "explained"  # it is not there, and the error says what to use instead
     DIFFERENT = "different"
@@ -163,7 +160,6 @@ def _split(parameters: str) -> list[str]:
 
 
 def findings() -> list[Finding]:
-    """Return the verdicts on all names."""
     return [judge(name) for name in read_names()]
 
 
@@ -203,7 +199,6 @@ def _prefixes(name: str) -> list[str]:
 
 
 def written_table() -> str:
-    """Return the table that the page has."""
     return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
 
 

@@ -1,6 +1,5 @@
 """Runs a program for PyFlink in flowlet: unchanged, but for the name of the package that it imports.
 
-Side:  any.
 Usage: ``python -m tests.pyflink.run_in_flowlet PROGRAM...`` prints what each prints.
 """
 
@@ -12,9 +11,9 @@ import runpy
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 from flowlet.common.flinks_options import IgnoredOptionWarning
 
@@ -34,7 +33,11 @@ def run(program: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="flowlet-program-") as folder:
         file = Path(folder, program.name)
         file.write_text(translated(program.read_text(encoding="utf-8")), encoding="utf-8")
-        with _in_this_process(), contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        with (
+            patch.dict(os.environ, FLOWLET_LOCAL="inprocess"),
+            contextlib.redirect_stdout(printed),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore", IgnoredOptionWarning)
             runpy.run_path(str(file), run_name="__main__")
     return printed.getvalue()
@@ -43,18 +46,6 @@ def run(program: Path) -> str:
 def comparable(printed: str) -> list[str]:
     """The lines in an order that does not depend on which operator or subtask printed first."""
     return sorted(_SUBTASK.sub(lambda match: f"{match[1]}> " if match[1] else "", printed).splitlines())
-
-
-@contextlib.contextmanager
-def _in_this_process() -> Iterator[None]:
-    before = os.environ.get("FLOWLET_LOCAL")
-    os.environ["FLOWLET_LOCAL"] = "inprocess"
-    try:
-        yield
-    finally:
-        del os.environ["FLOWLET_LOCAL"]
-        if before is not None:
-            os.environ["FLOWLET_LOCAL"] = before
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ def run(program: Path, printed: Path) -> str:
 
 
 def main(folder: Path, programs: list[Path]) -> None:
-    """Run the programs, and write a file for each."""
     # Flink's tasks start "python".
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     folder.mkdir(parents=True, exist_ok=True)

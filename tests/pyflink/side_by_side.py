@@ -1,6 +1,5 @@
 """Runs the programs in PyFlink and in flowlet and compares their output.
 
-Side:  any.
 Usage: ``python -m tests.pyflink.side_by_side [--write] [NAME...]``; ``--write`` keeps PyFlink's output as the golden
        files.
 Needs: ``.venv-flink`` (``make .venv-flink/installed``) and a Java runtime; some 5 s of each core per program.

@@ -1,7 +1,5 @@
 """Stored savepoints: one ``.tar.xz`` each, with the files of the savepoint, the working directory of the run, and its
 results.
-
-Side:   any.
 """
 
 import io

@@ -1,7 +1,4 @@
-"""A program whose records producers push into a gate, with a cluster that knows the secret of the stored savepoints.
-
-Side:   any.
-"""
+"""A program whose records producers push into a gate, with a cluster that knows the secret of the stored savepoints."""
 
 import secrets
 import threading

@@ -1,7 +1,4 @@
-"""All programs by name, and how one runs: to the savepoint, to its end, or from a savepoint to its end.
-
-Side:   any.
-"""
+"""All programs by name, and how one runs: to the savepoint, to its end, or from a savepoint to its end."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""Programs with keyed state, timers, broadcast state and state of subtasks, each with a savepoint of its own.
-
-Side:   any.
-"""
+"""Programs with keyed state, timers, broadcast state and state of subtasks, each with a savepoint of its own."""
 
 import time
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ FOLDER [SAVEPOINT]``.
 Its module is ``__main__``, as that of any script; prints what the step gave as JSON.  A ``msgspec.Struct`` of the main
 module is missing, and records in flight with ``__slots__`` are: the flowlet that stored these savepoints could not read
 them from its own.
-
-Side:   any.
 """
 
 import json

@@ -4,8 +4,6 @@ NAME]``.
 It is run with the flowlet whose format is to be kept, in a checkout of that revision: copy this folder there.
 ``--revision`` is written into each archive.  A savepoint is made once and never again: what it holds is what an older
 flowlet has left on users' disks.
-
-Side:   any.
 """
 
 import argparse

@@ -1,7 +1,5 @@
 """Programs with each kind of source, sink and asynchronous function, and records in flight, each with a savepoint of
 its own.
-
-Side:   any.
 """
 
 import asyncio

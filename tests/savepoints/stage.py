@@ -3,8 +3,6 @@
 A program runs in this process (``FLOWLET_LOCAL=inprocess``), so that its functions meet the maker of savepoints, or the
 test, in ``STAGE``.  State that was stored names the classes of these modules: a class that moves or loses its name
 makes the stored savepoints unreadable.
-
-Side:   any.
 """
 
 import threading

@@ -1,7 +1,4 @@
-"""Programs with windows, joins and columns, each with a savepoint of its own.
-
-Side:   any.
-"""
+"""Programs with windows, joins and columns, each with a savepoint of its own."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta

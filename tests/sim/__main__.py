@@ -1,7 +1,4 @@
-"""``python -m tests.sim``: run worlds until so many steps were made, or see one seed again.
-
-Side:   any.
-"""
+"""``python -m tests.sim``: run worlds until so many steps were made, or see one seed again."""
 
 import argparse
 import os
@@ -15,7 +12,6 @@ from tests.sim.world import SimulationError, World
 
 
 def main() -> int:
-    """Run the simulation; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000, help="how many steps at least")
     parser.add_argument("--seed", type=int, default=0, help="the first world; the next one has the next seed")

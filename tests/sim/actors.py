@@ -1,6 +1,5 @@
 """The actors of a simulated world, which take its steps: loops, wires, producers and consumers.
 
-Side:       any.
 Invariants: an actor's ``step`` is only called while ``is_ready``; it does one thing and returns.  A producer or
             consumer that found nothing sleeps until the future it was given wakes it: a wake-up that is lost leaves it
             asleep for ever, and the world notices.  I1 every byte out == in, in order; I6 a snapshot is exactly what
@@ -139,8 +138,6 @@ class Actor(ABC):
 
 
 class LoopActor(Actor):
-    """Runs a few functions of one loop."""
-
     def __init__(self, world: "World", loop: SimLoop) -> None:
         super().__init__(world, loop.name, loop)
         self._loop = loop
@@ -185,12 +182,7 @@ class StateRecorder:
         self._decompressor = decompressor
         self.data: dict[tuple[int, int], bytes] = {}  # (checkpoint, channel or subpartition) -> bytes
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         self._add((checkpoint_id, channel.channel_index), buffers)
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:

@@ -1,6 +1,5 @@
 """Keeps its own books of the messages of two handlers, and compares them with theirs.
 
-Side:       any.
 Invariants: I2 granted == used + outstanding, and both sides agree but for what is under way; I3 no data buffer without
             credit; I8 nothing behind the end of a partition.
 Units:      credit in buffers.
@@ -50,8 +49,6 @@ class Flow:
 
 @dataclass(slots=True)
 class Ledger:
-    """All flows of one connection."""
-
     channels: dict[InputChannelID, RemoteInputChannel] = field(default_factory=dict)
     flows: dict[InputChannelID, Flow] = field(default_factory=dict)
     num_answer_bytes: int = 0  # at most; of the server's messages that do not wait for the socket

@@ -1,6 +1,5 @@
 """Locks that notice what would be a deadlock between threads, although there is one thread only.
 
-Side:       any.
 Invariants: (group B of the historical bugs) nobody acquires a lock that is held already: that thread would wait for
             itself; locks are nested in one order everywhere: the graph "held while acquired", by
             where a lock is made, has no cycle.
@@ -55,7 +54,6 @@ class WatchedLock:
 
 @contextmanager
 def watched_locks() -> Iterator[None]:
-    """Watch every lock that is made meanwhile."""
     before = threading.Lock
     threading.Lock = WatchedLock  # type: ignore[assignment]
     WatchedLock.held = []

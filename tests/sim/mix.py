@@ -1,7 +1,4 @@
-"""The parts of a simulated world.
-
-Side:       any.
-"""
+"""The parts of a simulated world."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -201,12 +198,10 @@ class Mix:
         return self.num_gates * self.width
 
     def record_size(self, rng: Random) -> int:
-        """The size of the next record."""
         return rng.randint(*self.sizes)
 
     @property
     def config(self) -> NetstackConfig:
-        """The settings of every node."""
         return NetstackConfig(
             segment_size_bytes=self.segment_size,
             network_memory_bytes=self.segment_size,

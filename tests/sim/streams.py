@@ -1,6 +1,5 @@
 """The bytes that were written to subpartitions, and those that their readers have got so far.
 
-Side:       any.
 Invariants: I1 every byte out == in, in order; I7 an aligned barrier overtakes nothing; I8 nothing behind the end of a
             partition.
 Units:      positions in bytes.
@@ -41,7 +40,6 @@ class Stream:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was written was read."""
         return self.consumed == len(self.log)
 
     def on_data(self, data: bytes) -> None:
@@ -85,12 +83,10 @@ class RangeStream:
 
     @property
     def consumed(self) -> int:
-        """How many bytes were read of all."""
         return sum(stream.consumed for stream in self._streams)
 
     @property
     def has_ended(self) -> bool:
-        """Whether all have."""
         return all(stream.has_ended for stream in self._streams)
 
     @property

@@ -1,7 +1,4 @@
-"""Many worlds, one after the other, each from its own seed.
-
-Side:   any.
-"""
+"""Many worlds, one after the other, each from its own seed."""
 
 import logging
 from collections import Counter
@@ -16,8 +13,6 @@ from tests.sim.world import World
 
 @dataclass
 class SwarmResult:
-    """The outcome of a swarm."""
-
     num_steps: int = 0
     num_worlds: int = 0
     num_faults: int = 0

@@ -1,6 +1,5 @@
 """Two ends of one TCP connection without a kernel: bytes in flight that the simulator moves, cuts and loses.
 
-Side:       any.
 Invariants: bytes arrive in order and at most once; what a transport still holds is copied only when the pretended
             kernel takes it, so that memory which is recycled too early arrives spoilt.
 Source:     the contract of ``asyncio.Transport`` as uvloop keeps it with ``high=0``: ``pause_writing`` while anything
@@ -67,8 +66,6 @@ class DirectSocket:
 
 
 class SimTransport(asyncio.Transport):
-    """One end."""
-
     def __init__(
         self, name: str, peer: tuple[str, int], out: Pipe, inbound: Pipe, call_soon: Callable[..., object]
     ) -> None:

@@ -1,7 +1,6 @@
 """A small cluster in one thread, made from one seed: the real network stack, stepped by chance and checked after every
 step.
 
-Side:       any.
 Invariants: one seed makes one series of steps (``trace_hash``).  I1 every byte out == in, order kept; I2 granted ==
             used + outstanding, on both sides; I3 no data without credit; I4 each segment has one place; I5 what a pool
             guarantees can be had; I8 nothing behind the end of a partition; I10 who needs buffers has asked for them;
@@ -343,30 +342,23 @@ class World:
         first = number % mix.num_gates * mix.width
         last = first + mix.width - 1
         backoff = RequestBackoff(20_000, round(timeout_s * 1000)) if mix.is_retried else RequestBackoff()
+        partition, now_ns = _partition_id(index), self.clock.now_ns
         if home == node.index:
             return LocalInputChannel(
                 gate,
                 index,
-                _partition_id(index),
+                partition,
                 first,
                 node.manager,
                 last=last,
                 wait_timeout_ms=timeout_s * 1000,
                 backoff=backoff,
-                clock_ns=self.clock.now_ns,
+                clock_ns=now_ns,
             )
         client = node.connections.client(ConnectionID(f"127.0.0.{1 + home}", 0 if mix.shares_connections else number))
         receiver = input_channel_id(number, index)
         channel = RemoteInputChannel(
-            gate,
-            index,
-            _partition_id(index),
-            first,
-            receiver,
-            client,
-            last=last,
-            backoff=backoff,
-            clock_ns=self.clock.now_ns,
+            gate, index, partition, first, receiver, client, last=last, backoff=backoff, clock_ns=now_ns
         )
         channel.assign_exclusive_segments(node.pool, mix.exclusive)
         self.remote_channels[receiver] = channel
@@ -505,7 +497,6 @@ class World:
         return bool(alive)
 
     def run_on(self, loop: SimLoop, function: Callable[[], None]) -> None:
-        """Run ``function`` as a part of ``loop``."""
         asyncio.events._set_running_loop(loop.loop)
         function()
 

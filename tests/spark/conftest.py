@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from flowlet.testing.mini_cluster import MiniCluster
 from tests.conftest import child_pids, describe_process, left_behind, live_threads
 from tests.flowlet.ingest.conftest import write_secret
 from tests.quiet_logging import unconfigured_logging
+from tests.waiting import PATIENCE_S
 
 __all__ = ["unconfigured_logging"]
 
@@ -123,8 +124,6 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
 
 
 class GateCluster(MiniCluster):
-    """Knows how producers find it."""
-
     secret_file: Path
 
     @property
@@ -135,16 +134,13 @@ class GateCluster(MiniCluster):
         self, type_info: TypeInformation, producers: int | None, gate: str = "clicks", *, allow_pickle: bool = False
     ) -> CloseableIterator:
         """Start a job that gives out the records that it gets."""
-        results = (
-            self.environment()
-            .from_remote_gate(gate, type_info=type_info, producers=producers, allow_pickle=allow_pickle)
-            .execute_and_collect()
-        )
+        env = self.environment()
+        stream = env.from_remote_gate(gate, type_info=type_info, producers=producers, allow_pickle=allow_pickle)
+        results = stream.execute_and_collect()
         assert isinstance(results, CloseableIterator)
         return results
 
     def options(self, gate: str = "clicks") -> dict[str, str]:
-        """The options for ``format("flowlet")``."""
         return {"gate": gate, "jobmanager": self.address, "secretFile": str(self.secret_file)}
 
 
@@ -153,6 +149,32 @@ def into(cluster: GateCluster, gate: str = "clicks", **options: Any) -> Any:
     from flowlet.spark import GateSink
 
     return GateSink(gate, jobmanager=cluster.address, secret_file=cluster.secret_file, **options)
+
+
+def write_batches(df: Any, cluster: GateCluster, **options: str) -> None:
+    df.write.format("flowlet").mode("append").options(**(cluster.options() | options)).save()
+
+
+def write_rows(df: Any, cluster: GateCluster) -> None:
+    df.foreachPartition(into(cluster, schema=df.schema))
+
+
+Write = Callable[[Any, GateCluster], None]
+BOTH_WAYS = pytest.mark.parametrize("write", [write_batches, write_rows], ids=["batches", "rows"])
+
+
+def stream_of(spark: Any, folder: Path, *texts: str) -> Any:
+    """Return a stream of the lines in files that are made in ``folder / "in"``; each file is an epoch."""
+    (folder / "in").mkdir()
+    for number, text in enumerate(texts):
+        (folder / "in" / f"{number}.txt").write_text(text)
+    return spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "in"))
+
+
+def write_to_its_end(stream: Any, folder: Path) -> None:
+    """Run a query with its checkpoints in ``folder`` until it has read all files."""
+    query = stream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S), "the query never ended"
 
 
 @pytest.fixture

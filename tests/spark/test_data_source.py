@@ -14,31 +14,12 @@ from flowlet.datastream.functions import ProcessFunction
 from flowlet.jm.gates import GateWrites
 from flowlet.spark import type_info_of
 from tests.flowlet.ingest.conftest import collecting
-from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
-from tests.spark.test_gate_sink import AT, ROWS, ROWS_DDL
+from tests.spark.conftest import LOCAL, GateCluster, into, stream_of, write_batches, write_to_its_end
+from tests.spark.test_gate_sink import AT
 from tests.waiting import Stopwatch
 
-BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 SOON_S = 20.0  # a Python process for the planner is started
-
-
-def write(df: Any, cluster: GateCluster, **options: str) -> None:
-    df.write.format("flowlet").mode("append").options(**(cluster.options() | options)).save()
-
-
-@BOTH
-def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
-    """A DataFrame gives the very records that rows give, without a row."""
-    df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
-
-    with cluster.collect(type_info_of(df.schema), producers=2) as results:
-        write(df, cluster)
-        found = list(results)
-
-    utc = AT.replace(tzinfo=None)
-    wanted = [Row(*df.columns)(*(utc if value is AT else value for value in row)) for row in ROWS]
-    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
 
 
 @ON_LOCAL
@@ -49,8 +30,8 @@ def test_a_gate_of_an_arrow_schema_takes_dataframes_and_rows(spark: Any, cluster
 
     with cluster.collect(Types.ARROW(declared), producers=None) as results:
         with pytest.raises(Exception, match="column 'id' is int, gate 'clicks' takes bigint"):
-            write(df.withColumn("id", df.id.cast("int")), cluster)
-        write(df.repartition(2), cluster)
+            write_batches(df.withColumn("id", df.id.cast("int")), cluster)
+        write_batches(df.repartition(2), cluster)
         df.repartition(2).foreachPartition(into(cluster, schema=df.schema))
         results.job_client.finish_gate("clicks").result()
         found = list(results)
@@ -68,7 +49,7 @@ def test_a_column_of_the_dataframe_is_the_event_time(spark: Any, cluster: GateCl
     stream = cluster.environment().from_remote_gate("clicks", type_info=declared, event_time="at")
 
     with collecting(stream.process(TimestampOf())) as results:
-        write(df, cluster)
+        write_batches(df, cluster)
         df.foreachPartition(into(cluster))
         results.job_client.finish_gate("clicks").result()
 
@@ -86,7 +67,7 @@ def test_large_partitions_come_in_order(spark: Any, cluster: GateCluster) -> Non
     df = spark.range(0, 50_000, 1, 2)
 
     with cluster.collect(Types.LONG(), producers=2) as results:
-        write(df, cluster)
+        write_batches(df, cluster)
         found = list(results)
 
     assert [number for number in found if number < 25_000] == list(range(25_000))
@@ -96,7 +77,7 @@ def test_large_partitions_come_in_order(spark: Any, cluster: GateCluster) -> Non
 @ON_LOCAL
 def test_a_partition_without_rows_counts_as_one(spark: Any, cluster: GateCluster) -> None:
     with cluster.collect(Types.LONG(), producers=3) as results:
-        write(spark.range(0, 2, 1, 3), cluster)
+        write_batches(spark.range(0, 2, 1, 3), cluster)
 
         assert sorted(results) == [0, 1]
 
@@ -104,7 +85,7 @@ def test_a_partition_without_rows_counts_as_one(spark: Any, cluster: GateCluster
 @ON_LOCAL
 def test_a_gate_that_declares_nothing_gets_rows_with_names(spark: Any, cluster: GateCluster) -> None:
     with cluster.collect(Types.PICKLED_BYTE_ARRAY(), producers=1, allow_pickle=True) as results:
-        write(spark.range(0, 2, 1, 1).selectExpr("id", "array('a', null) AS tags"), cluster)
+        write_batches(spark.range(0, 2, 1, 1).selectExpr("id", "array('a', null) AS tags"), cluster)
 
         assert list(results) == [Row(id=0, tags=["a", None]), Row(id=1, tags=["a", None])]
 
@@ -116,16 +97,10 @@ def test_a_stream_is_pushed_epoch_by_epoch(
     """Each epoch has a writer, and so a token, of its own: a query outlives a token's day."""
     announced: list[str] = []
     monkeypatch.setattr(GateWrites, "announce", lambda _self, job: announced.append(job))
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
-    lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
+    lines = stream_of(spark, tmp_path, "line 0\n", "line 1\n", "line 2\n")
 
     with cluster.collect(Types.STRING(), producers=None) as results:
-        stream = lines.writeStream.format("flowlet").options(**cluster.options())
-        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        write_to_its_end(lines.writeStream.format("flowlet").options(**cluster.options()), tmp_path)
         results.job_client.finish_gate("clicks").result()
         found = list(results)
 
@@ -138,32 +113,21 @@ def test_the_epoch_of_a_stream_with_enough_partitions_ends_the_gate(
     spark: Any, cluster: GateCluster, tmp_path: Any
 ) -> None:
     """The process that commits an epoch commits what its tasks have pushed, not a write of its own."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "0.txt").write_text("".join(f"line {number}\n" for number in range(4)))
-    lines = spark.readStream.format("text").load(str(tmp_path / "in")).repartition(2)
+    lines = stream_of(spark, tmp_path, "".join(f"line {number}\n" for number in range(4))).repartition(2)
 
     with cluster.collect(Types.STRING(), producers=2) as results:
-        stream = lines.writeStream.format("flowlet").options(**cluster.options())
-        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        write_to_its_end(lines.writeStream.format("flowlet").options(**cluster.options()), tmp_path)
         assert sorted(results) == [f"line {number}" for number in range(4)]
 
 
 @ON_LOCAL
 def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
     """The error has the gate and the cause, although the process that aborts the epoch cannot find the gate either."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "0.txt").write_text("line\n")
-    lines = spark.readStream.format("text").load(str(tmp_path / "in"))
+    lines = stream_of(spark, tmp_path, "line\n")
 
     with cluster.collect(Types.STRING(), producers=None) as results:
-        query = (
-            lines.writeStream.format("flowlet")
-            .options(**cluster.options())
-            .option("checkpointLocation", str(tmp_path / "out"))
-            .start()
-        )
+        stream = lines.writeStream.format("flowlet").options(**cluster.options())
+        query = stream.option("checkpointLocation", str(tmp_path / "out")).start()
         try:
             query.processAllAvailable()
             results.job_client.cancel().result()
@@ -196,7 +160,7 @@ def test_what_cannot_work_fails_before_a_task_runs(
     declared = Types.ROW_NAMED(["id"], [Types.STRING()])
 
     with cluster.collect(declared, producers=None), Stopwatch() as watch, pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's
-        write(spark.range(1), cluster, **options)
+        write_batches(spark.range(1), cluster, **options)
 
     assert message.replace("\\", "") in str(caught.value)
     assert watch.seconds < SOON_S

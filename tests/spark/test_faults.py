@@ -4,7 +4,6 @@ import itertools
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,10 +18,10 @@ from pyspark import TaskContext
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.spark import GateSink
-from tests.flowlet.ingest.conftest import write_secret
+from tests.flowlet.ingest.conftest import collecting, write_secret
 from tests.integration.test_frozen_task_manager import PRODUCER_FAILS_WITHIN_S, cluster_with_gate
-from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
-from tests.waiting import PATIENCE_S, Stopwatch
+from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into, write_batches
+from tests.waiting import Stopwatch, spin_until
 
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 ON_EXECUTORS = pytest.mark.parametrize("spark", [EXECUTORS], indirect=True)
@@ -73,12 +72,12 @@ def cancel_when_it_reads(results: CloseableIterator) -> None:
     """Push in the main thread, and cancel in another: Spark finds Python data sources only in threads in which the
     session is the active one.
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(
-        each["metrics"]["num_bytes_in_remote"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]
-    ):
-        assert time.monotonic() < deadline, "nothing comes in"
-        threading.Event().wait(0.05)
+
+    def reads() -> bool:
+        subtasks = results.job_client.metrics()["vertices"][0]["subtasks"]
+        return any(each["metrics"]["num_bytes_in_remote"] for each in subtasks)
+
+    spin_until(reads, "a record that comes in")
     results.job_client.cancel()
 
 
@@ -88,25 +87,22 @@ def endless_rows(spark: Any, cluster: GateCluster) -> None:
 
 
 def many_batches(spark: Any, cluster: GateCluster) -> None:
-    spark.range(0, MANY_ROWS, 1, 2).write.format("flowlet").mode("append").options(**cluster.options()).save()
+    write_batches(spark.range(0, MANY_ROWS, 1, 2), cluster)
 
 
 @ON_LOCAL
-@pytest.mark.parametrize("rows_or_batches", ["rows", "batches"])
+@pytest.mark.parametrize("push", [endless_rows, many_batches], ids=["rows", "batches"])
 def test_a_job_that_is_cancelled_fails_the_spark_tasks_with_the_name_of_the_gate(
-    spark: Any, cluster: GateCluster, rows_or_batches: str
+    spark: Any, cluster: GateCluster, push: Callable[[Any, GateCluster], None]
 ) -> None:
     """A cancelled job fails Spark tasks while they push.  Batches end: Spark hears of a Python worker's error when it
     has given it all of its input.
     """
     stream = cluster.environment().from_remote_gate("clicks", type_info=Types.LONG())
-    results = stream.filter(lambda _: False).execute_and_collect()
-    assert isinstance(results, CloseableIterator)
 
-    with results:
+    with collecting(stream.filter(lambda _: False)) as results:
         canceller = threading.Thread(target=cancel_when_it_reads, args=(results,), name="canceller")
         canceller.start()
-        push = endless_rows if rows_or_batches == "rows" else many_batches
         with pytest.raises(Exception, match="gate 'clicks'"):
             push(spark, cluster)
         canceller.join()

@@ -22,8 +22,18 @@ from flowlet.common.types import Row
 from flowlet.datastream.async_data_stream import AsyncDataStream
 from flowlet.ingest import GateNotFoundError, GateUnreachableError, PartitionOffer, open_gate
 from flowlet.spark import GateSink, SchemaMismatchError, type_info_of
-from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
-from tests.waiting import PATIENCE_S, Stopwatch
+from tests.spark.conftest import (
+    BOTH_WAYS,
+    EXECUTORS,
+    LOCAL,
+    GateCluster,
+    Write,
+    into,
+    stream_of,
+    write_batches,
+    write_to_its_end,
+)
+from tests.waiting import Stopwatch
 
 BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
@@ -42,14 +52,15 @@ ROWS = [
 
 
 @BOTH
-def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
+@BOTH_WAYS
+def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster, write: Write) -> None:
     """A gate gives exact values of every column type that travels as a column, and points in time in UTC whatever the
-    session's zone.
+    session's zone; batches give the very records that rows give, without a row.
     """
     df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
 
     with cluster.collect(type_info_of(df.schema), producers=2) as results:
-        df.foreachPartition(into(cluster, schema=df.schema))
+        write(df, cluster)
         found = list(results)
 
     utc = AT.replace(tzinfo=None)
@@ -78,19 +89,13 @@ def test_nested_columns_instants_and_decimals_come_out_as_well(spark: Any, clust
 
     with cluster.collect(declared, producers=None) as results:
         df.repartition(1).foreachPartition(into(cluster))
-        df.repartition(1).write.format("flowlet").mode("append").options(**cluster.options()).save()
+        write_batches(df.repartition(1), cluster)
         results.job_client.finish_gate("clicks").result()
         found = list(results)
 
     nested = Row(city="Berlin", zip=None)
-    micros = AT.microsecond * 1000
-    wanted = Row(
-        at=Instant(int(AT.timestamp()), micros),
-        price=decimal.Decimal("1.50"),
-        tags=["a", None],
-        sizes={"x": 1},
-        address=nested,
-    )
+    at = Instant(int(AT.timestamp()), AT.microsecond * 1000)
+    wanted = Row(at=at, price=decimal.Decimal("1.50"), tags=["a", None], sizes={"x": 1}, address=nested)
     assert list(map(repr, found)) == [repr(wanted)] * 2
 
 
@@ -157,16 +162,11 @@ def test_single_values_need_no_tuple(spark: Any, cluster: GateCluster) -> None:
 @ON_LOCAL
 def test_epochs_of_a_stream_are_pushed_inside_foreach_batch(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
     """A sink serves all epochs: each partition of each epoch is an offer of its own."""
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
-    lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
+    lines = stream_of(spark, tmp_path, "line 0\n", "line 1\n", "line 2\n")
 
     with cluster.collect(Types.STRING(), producers=None) as results:
         sink = into(cluster)
-        query = lines.writeStream.foreachBatch(lambda df, _: df.foreachPartition(sink))
-        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        query.awaitTermination()
+        write_to_its_end(lines.writeStream.foreachBatch(lambda df, _: df.foreachPartition(sink)), tmp_path)
         results.job_client.finish_gate("clicks").result()
         found = list(results)
 
@@ -241,13 +241,9 @@ def test_a_column_that_does_not_fit_is_named(
         with pytest.raises(SchemaMismatchError, match=of_columns):
             into(cluster, schema=df.schema)
         with pytest.raises(Exception, match=of_columns):
-            df.write.format("flowlet").options(**cluster.options()).mode("append").save()
+            write_batches(df, cluster)
         with pytest.raises(Exception, match=of_rows):
             df.foreachPartition(into(cluster))
-
-
-def by_sink(cluster: GateCluster) -> Any:
-    return into(cluster)
 
 
 def by_writer(cluster: GateCluster) -> Any:
@@ -270,7 +266,7 @@ def by_writer(cluster: GateCluster) -> Any:
     ("push", "message"),
     [
         (
-            by_sink,
+            into,
             r"column 'f1': 42 of type int is no string, which gate 'clicks' takes there \(row 42 of the partition\)",
         ),
         (by_writer, r"record 42: [^\n]*42 is of type int, not String; gate 'clicks' "),
@@ -303,7 +299,7 @@ def test_fields_of_structs_are_found_by_name(spark: Any, cluster: GateCluster) -
         df.foreachPartition(into(cluster))
         assert list(results) == [Row(pair=Row(a=1, b=2))]
     with cluster.collect(declared, producers=1) as results:
-        df.write.format("flowlet").options(**cluster.options()).mode("append").save()
+        write_batches(df, cluster)
         assert list(results) == [Row(pair=Row(a=1, b=2))]
 
 
@@ -326,18 +322,15 @@ def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
 @BOTH
 def test_foreach_of_a_stream_is_refused_by_name(spark: Any, cluster: GateCluster, tmp_path: Path) -> None:
     """The query of a ``foreach`` ends with the reason, and nothing came out of the gate."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "0.txt").write_text("a line\n")
-    lines = spark.readStream.format("text").load(str(tmp_path / "in"))
+    lines = stream_of(spark, tmp_path, "a line\n")
 
     with cluster.collect(Types.STRING(), producers=1) as results:
-        query = lines.writeStream.foreach(into(cluster)).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        running = query.trigger(availableNow=True).start()
+        query = lines.writeStream.foreach(into(cluster))
         with pytest.raises(
             Exception,
             match=r"got Row\(value='a line'\); foreach\(\) calls it with each row: .* foreachBatch for a stream",
         ):
-            running.awaitTermination(PATIENCE_S)
+            write_to_its_end(query, tmp_path)
         spark.sparkContext.parallelize(["another"], 1).foreachPartition(into(cluster))
         assert list(results) == ["another"]
 

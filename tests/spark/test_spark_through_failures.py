@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from flowlet.common.configuration import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.data_stream import CloseableIterator
-from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
+from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into, write_batches
 from tests.waiting import PATIENCE_S
 
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
@@ -39,19 +39,17 @@ def careful(row: Any) -> int:
 
 def started(cluster: GateCluster, folder: Path, producers: int) -> tuple[list[int], threading.Thread]:
     """Start a job with checkpoints whose results a thread reads."""
-    configuration = Configuration()
-    configuration.set_string("execution.checkpointing.dir", str(folder / "checkpoints"))
-    configuration.set_string("execution.checkpointing.interval", "100 ms")
-    configuration.set_string("restart-strategy.type", "fixed-delay")
-    configuration.set_string("restart-strategy.fixed-delay.attempts", "10")
-    configuration.set_string("restart-strategy.fixed-delay.delay", "10 ms")
+    options = {
+        "execution.checkpointing.dir": str(folder / "checkpoints"),
+        "execution.checkpointing.interval": "100 ms",
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "10",
+        "restart-strategy.fixed-delay.delay": "10 ms",
+    }
     env = cluster.environment()
-    env.configure(configuration)
-    results = (
-        env.from_remote_gate("clicks", type_info=ROW, producers=producers)
-        .map(careful, output_type=Types.LONG())
-        .execute_and_collect()
-    )
+    env.configure(Configuration.from_dict(options))
+    gate = env.from_remote_gate("clicks", type_info=ROW, producers=producers)
+    results = gate.map(careful, output_type=Types.LONG()).execute_and_collect()
     assert isinstance(results, CloseableIterator)
     found: list[int] = []
 
@@ -73,7 +71,7 @@ def test_a_write_goes_on_when_the_job_starts_again(spark: Any, cluster: GateClus
     frame = spark.range(0, NUM_ROWS, 1, 2)
 
     if form == "data source":
-        frame.write.format("flowlet").options(**cluster.options()).mode("append").save()
+        write_batches(frame, cluster)
     else:
         frame.foreachPartition(into(cluster, chunk_rows=500))
     reader.join(PATIENCE_S)

@@ -22,7 +22,7 @@ from flowlet.datastream import CloseableIterator, StreamExecutionEnvironment
 from flowlet.ingest import close_producers
 from flowlet.spark import GateSink
 from tests.spark.conftest import LOCAL
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
 
 ROW = Types.TUPLE([Types.LONG(), Types.STRING()])
 NUM_ROWS = 400_000
@@ -80,10 +80,6 @@ def in_background(action: Any) -> Iterator[threading.Thread]:
         raise failures[0]
 
 
-def rss(processes: dict[str, psutil.Process]) -> dict[str, int]:
-    return {name: process.memory_info().rss for name, process in processes.items()}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(
@@ -137,17 +133,14 @@ def collect(jobmanager: str, door: Path) -> CloseableIterator:
 def watch(task_manager: int, workers: Path) -> dict[str, list[int]]:
     """Record the memory of the TaskManager and of both workers, twice a second while all stand still."""
     tick = threading.Event()
-    deadline = time.monotonic() + PATIENCE_S
-    while len(list(workers.iterdir())) < 2:
-        assert time.monotonic() < deadline, "Spark's tasks did not start"
-        tick.wait(0.1)
+    spin_until(lambda: len(list(workers.iterdir())) >= 2, "the start of Spark's tasks")
     end = time.monotonic() + STALL_S
     tick.wait(SETTLE_S)
     processes = {path.name: psutil.Process(int(path.name.partition("-")[2])) for path in workers.iterdir()}
     processes["TaskManager"] = psutil.Process(task_manager)
     samples: dict[str, list[int]] = {name: [] for name in processes}
     while time.monotonic() < end:
-        for name, value in rss(processes).items():
-            samples[name].append(value)
+        for name, process in processes.items():
+            samples[name].append(process.memory_info().rss)
         tick.wait(0.5)
     return samples

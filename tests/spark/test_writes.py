@@ -4,7 +4,7 @@ import os
 import pickle
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +17,12 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark import TaskContext
 
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.ingest import close_producers
 from flowlet.spark import register
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
-from tests.flowlet.ingest.conftest import write_secret
-from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
+from tests.flowlet.ingest.conftest import collecting, write_secret
+from tests.spark.conftest import BOTH_WAYS, EXECUTORS, LOCAL, GateCluster, Write, into, write_batches
 
 pytestmark = pytest.mark.long
 
@@ -33,19 +32,6 @@ ON_BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 # what counts there.
 WHERE_TASKS_ARE_TRIED_AGAIN = pytest.mark.parametrize("spark", ["local[2,4]", EXECUTORS], indirect=True)
 NUM_ROWS = 1_000
-
-Write = Callable[[Any, GateCluster], None]
-
-
-def write_batches(df: Any, cluster: GateCluster) -> None:
-    df.write.format("flowlet").mode("append").options(**cluster.options()).save()
-
-
-def write_rows(df: Any, cluster: GateCluster) -> None:
-    df.foreachPartition(into(cluster, schema=df.schema))
-
-
-BOTH_WAYS = pytest.mark.parametrize("write", [write_batches, write_rows], ids=["batches", "rows"])
 
 
 def numbers(spark: Any, *, is_broken: bool = False) -> Any:
@@ -77,11 +63,10 @@ def test_rows_that_failed_in_python_and_are_pushed_again_are_all_there(spark: An
 @ON_BOTH
 def test_a_write_that_failed_and_is_run_again_loses_no_row(spark: Any, cluster: GateCluster) -> None:
     """Partitions of the failed write do not count: the gate ends with the second write, when that is whole."""
-    write = write_batches
     with cluster.collect(Types.LONG(), producers=2) as results:
         with pytest.raises(Exception, match="broken"):
-            write(numbers(spark, is_broken=True), cluster)
-        write(numbers(spark), cluster)
+            write_batches(numbers(spark, is_broken=True), cluster)
+        write_batches(numbers(spark), cluster)
         found = Counter(results)
 
     assert sorted(found) == list(range(NUM_ROWS))
@@ -126,17 +111,14 @@ def test_a_pool_of_threads_waits_for_the_gate_and_for_room(spark: Any, narrow_cl
     """
 
     def write(gate: str) -> None:
-        options = {**narrow_cluster.options(gate), "waitForGate": "60", "waitForRoom": "60"}
-        numbers(spark).write.format("flowlet").mode("append").options(**options).save()
+        write_batches(numbers(spark), narrow_cluster, gate=gate, waitForGate="60", waitForRoom="60")
 
     gates = ("clicks", "views")
     with ThreadPoolExecutor(2, initializer=register, initargs=(spark,)) as pool:
         writes = [pool.submit(write, gate) for gate in gates]
         env = narrow_cluster.environment()
         streams = [env.from_remote_gate(gate, type_info=Types.LONG(), producers=2) for gate in gates]
-        results = streams[0].union(streams[1]).execute_and_collect()
-        assert isinstance(results, CloseableIterator)
-        with results:
+        with collecting(streams[0].union(streams[1])) as results:
             found = Counter(results)
         for each in writes:
             each.result()
@@ -147,21 +129,18 @@ def test_a_pool_of_threads_waits_for_the_gate_and_for_room(spark: Any, narrow_cl
 @ON_BOTH
 def test_what_waits_too_long_says_for_what(spark: Any, cluster: GateCluster) -> None:
     with pytest.raises(Exception, match=rf"gate 'clicks' did not appear at JobManager {cluster.address} within 0.1 s"):
-        numbers(spark).write.format("flowlet").mode("append").options(**cluster.options(), waitForGate="0.1").save()
+        write_batches(numbers(spark), cluster, waitForGate="0.1")
 
 
 @ON_BOTH
 @BOTH_WAYS
 def test_the_cause_of_a_failed_job_is_in_the_error_of_the_write(spark: Any, cluster: GateCluster, write: Write) -> None:
-    env = cluster.environment()
-    results = (
-        env.from_remote_gate("clicks", type_info=Types.LONG())
-        .map(lambda number: 1 // (number - 7))
-        .execute_and_collect()
-    )
-    assert isinstance(results, CloseableIterator)
+    gate = cluster.environment().from_remote_gate("clicks", type_info=Types.LONG())
 
-    with results, pytest.raises(Exception, match=r"gate 'clicks'[^\n]*ZeroDivisionError[^\n]*subtask 0"):
+    with (
+        collecting(gate.map(lambda number: 1 // (number - 7))),
+        pytest.raises(Exception, match=r"gate 'clicks'[^\n]*ZeroDivisionError[^\n]*subtask 0"),
+    ):
         write(numbers(spark), cluster)
 
 

@@ -1,7 +1,5 @@
 """``python -m tests.windows``: random cases of windows on the operator and on a plain interpreter, and those that
 differ.
-
-Side:       any.
 """
 
 import argparse
@@ -17,7 +15,6 @@ _CASES_PER_PART = 250
 
 
 def main() -> int:
-    """Run the cases; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.windows", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the first one; the next one has the next seed")

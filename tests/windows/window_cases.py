@@ -100,7 +100,6 @@ KEYS: tuple[Any, ...] = ("a", "b", 7, ("c", 1), None)
 
 
 def random_case(seed: int) -> Case:
-    """The case of a seed."""
     rng, lags = random.Random(seed), random.Random(f"lags of {seed}")
     assigner = _assigner(rng)
     trigger = _trigger(rng, assigner)

@@ -30,8 +30,6 @@ class Pane:
 
 @dataclass
 class Outcome:
-    """The results, by key and in order."""
-
     results: dict[Any, list[tuple[Any, int | None]]] = field(default_factory=dict)
     late: dict[Any, list[tuple[Any, int | None]]] = field(default_factory=dict)
     num_dropped: int = 0
@@ -46,8 +44,6 @@ def touches(one: Span, other: Span) -> bool:
 
 
 class Reference:
-    """Runs one case."""
-
     def __init__(self, case: Case) -> None:
         self.case = case
         self.times = {EVENT: NO_WATERMARK, PROCESSING: 0}

@@ -1,13 +1,9 @@
-"""Runs cases on the operator, with as many subtasks as the case says, and compares.
-
-Side:   any.
-"""
+"""Runs cases on the operator, with as many subtasks as the case says, and compares."""
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flowlet.chain.loop_code import RecordLoop
@@ -35,8 +31,6 @@ def zero(_: Any) -> int:
 
 
 class WindowRun:
-    """One case on the operator."""
-
     def __init__(self, case: Case, stack: ExitStack) -> None:
         self.case = case
         self.stack = stack
@@ -52,9 +46,7 @@ class WindowRun:
                     self._process(step)
                 case Advance():
                     for harness in self.harnesses:
-                        harness.process_watermark(step.time) if step.domain == EVENT else harness.set_processing_time(
-                            step.time
-                        )
+                        (harness.process_watermark if step.domain == EVENT else harness.set_processing_time)(step.time)
                     self.now = step.time if step.domain == PROCESSING else self.now
                     self.watermark = step.time if step.domain == EVENT else self.watermark
                 case Restart():
@@ -78,13 +70,8 @@ class WindowRun:
         environment = harness.environment
         if self.case.is_rocksdb:
             directory = self.stack.enter_context(tempfile.TemporaryDirectory())
-            backend = RocksDBKeyedStateBackend(
-                environment.ctx.key_context,
-                lambda: 0,
-                place.key_groups,
-                _MAX_PARALLELISM,
-                RocksDBPlace(str(Path(directory))),
-            )
+            context, disk = environment.ctx.key_context, RocksDBPlace(directory)
+            backend = RocksDBKeyedStateBackend(context, lambda: 0, place.key_groups, _MAX_PARALLELISM, disk)
             self.stack.callback(backend.close)
             environment.keyed_state = backend
             environment.ctx = replace(environment.ctx, keyed_state=backend)
@@ -131,10 +118,6 @@ class WindowRun:
             harness.operator.check_invariants()
             harness.close()
 
-    def leftovers(self) -> list[Any]:
-        """Return timers and states of windows that are over."""
-        return []
-
 
 def _process_in_chain(
     operator: StreamOperator, values: list[Any], timestamps: list[int], keys: list[Any] | None
@@ -150,18 +133,13 @@ def difference(case: Case) -> str | None:
     with ExitStack() as stack:
         run = WindowRun(case, stack)
         found = run.run()
-    problems = []
-    if _by_key(case, found.results) != _by_key(case, _flat(expected.results)):
-        problems.append(_shown("results", _by_key(case, _flat(expected.results)), _by_key(case, found.results)))
-    if _late(found.late) != _late(expected.late):
-        problems.append(_shown("late records", _late(expected.late), _late(found.late)))
-    if found.num_dropped != expected.num_dropped:
-        problems.append(_shown("dropped records", expected.num_dropped, found.num_dropped))
+    compared: tuple[tuple[str, Any, Any], ...] = (
+        ("results", _by_key(case, _flat(expected.results)), _by_key(case, found.results)),
+        ("late records", _late(expected.late), _late(found.late)),
+        ("dropped records", expected.num_dropped, found.num_dropped),
+    )
+    problems = [f"{what}:\n  expected {one}\n  found    {other}" for what, one, other in compared if one != other]
     return "\n".join(problems) or None
-
-
-def _shown(what: str, expected: Any, found: Any) -> str:
-    return f"{what}:\n  expected {expected}\n  found    {found}"
 
 
 def _flat(by_key: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
@@ -185,8 +163,7 @@ def _by_key(case: Case, results: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
     return keyed
 
 
-def differing(seeds: Iterable[int], on_case: Callable[[int], None] | None = None) -> list[int]:
-    """The seeds of the cases that differ."""
+def differing(seeds: Iterable[int]) -> list[int]:
     found = []
     for seed in seeds:
         case = random_case(seed)
@@ -196,8 +173,6 @@ def differing(seeds: Iterable[int], on_case: Callable[[int], None] | None = None
         except Exception as error:
             error.add_note(f"seed {seed}: {case}")
             raise
-        if on_case is not None:
-            on_case(seed)
     return found
 
 

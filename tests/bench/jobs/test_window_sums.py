@@ -20,7 +20,6 @@ WINDOW_MS = 100
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the windows small while the test runs."""
     caches = checked_work.expected, window_sum_columns.expected
     for module in (window_sums, window_sum_columns, window_sum_loops):
         monkeypatch.setattr(module, "WINDOW_MS", WINDOW_MS)
