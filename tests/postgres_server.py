@@ -91,7 +91,7 @@ class PostgresServer:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self._folder / "server.log", "ab") as log:
-            command = [self._programs / "postgres", "-D", self._folder / "data", *options]
+            command: list[str | Path] = [self._programs / "postgres", "-D", self._folder / "data", *options]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_owner())
         self._wait_until_it_answers()
 
@@ -121,7 +121,7 @@ class PostgresServer:
         self.execute("SELECT pg_reload_conf()")
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [self._programs / program, *arguments]
+        command: list[str | Path] = [self._programs / program, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **self._as_owner())
         assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
 
