@@ -91,8 +91,12 @@ class PostgresServer:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self._folder / "server.log", "ab") as log:
-            command: list[str | Path] = [self._programs / "postgres", "-D", self._folder / "data", *options]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_owner())
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self._folder / "data", *options],
+                stdout=log,
+                stderr=log,
+                **self._as_owner(),
+            )
         self._wait_until_it_answers()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
