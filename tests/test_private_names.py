@@ -41,16 +41,10 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
         2,
         "a policy is read as the command would apply it, without a process",
     ),
-    "tests/integration/event_time_job.py": (1, "PyFlink's JobClient has no metrics"),
-    "tests/integration/test_held_interpreter.py": (
-        1,
-        "the graph of a job is deployed without the client that would run it",
-    ),
     "tests/integration/test_frozen_task_manager.py": (
         1,
         "the graph of a job is deployed without the client that would run it",
     ),
-    "tests/integration/test_restarts.py": (1, "as above"),
     "tests/integration/test_task_manager_leaks.py": (2, _LEAK),
     "tests/netstack/gate/test_poll_many.py": (1, _LEAK),
     "tests/netstack/handlers/attackers.py": (3, _LIMIT),

@@ -6,7 +6,7 @@ from tests import schedule
 from tests.schedule import MAX_CLUSTERS, SOURCES, SPARK, next_scope, scope_of, starts_clusters
 
 ROOT = Path(__file__).resolve().parent.parent
-BENCH, WORDS, LATE = (f"tests/integration/test_{name}.py" for name in ("bench", "word_count", "late_clicks"))
+BENCH, WORDS, LATE = (f"tests/integration/test_{name}.py" for name in ("bench", "word_count", "examples"))
 SIM, LARGE, SMALL = "tests/sim/test_sim.py", "tests/netstack/test_large.py", "tests/netstack/test_small.py"
 NUM_TESTS = {SMALL: 2, LATE: 2, LARGE: 90, SIM: 7, WORDS: 18, BENCH: 31, SPARK: 32}
 

@@ -1,20 +1,12 @@
 """Real processes for the integration tests."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.cluster import Cluster
+from tests.integration.jobs import cluster_fixture
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Yield one JobManager and two TaskManagers with one slot each, started by hand; end them after the test."""
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder) as running:
-        yield running
+cluster = cluster_fixture()
 
 
 @pytest.fixture
