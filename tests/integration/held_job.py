@@ -3,31 +3,28 @@
 Side: any.
 """
 
-import asyncio
-import json
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bench.cluster import Cluster
-from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common import WatermarkStrategy
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import CloseableIterator, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import KeyedProcessFunction, RuntimeContext
 from flowlet.datastream.connectors import Source
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.records import Chunk
-from flowlet.rpc.http import RpcClient
-from flowlet.rpc.secret import load_secret
+from tests.integration.jobs import PAIR, CountInState, ask, collected, environment, running_counts
 from tests.waiting import PATIENCE_S
 
 NUM_RECORDS = 2_000
 NUM_KEYS = 7
 BALLAST_BYTES = 64 * 1024  # per key: such a state is a file of its own
-CHECKPOINT_MS = 200
 
 
 class HeldReader:
@@ -64,51 +61,49 @@ class HeldSource(Source):
         return HeldReader(self._go)
 
 
-class CountWithBallast(KeyedProcessFunction):
+class CountWithBallast(CountInState):
     """Counts per key, and keeps more state than it needs."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+        super().open(runtime_context)
         self.ballast = runtime_context.get_state(ValueStateDescriptor("ballast", Types.PICKLED_BYTE_ARRAY()))
 
     def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Any:
-        count = (self.count.value() or 0) + 1
-        self.count.update(count)
-        if count == 1:
+        if self.count.value() is None:
             self.ballast.update(os.urandom(BALLAST_BYTES))
-        yield value % NUM_KEYS, count
+        yield from super().process_element((value % NUM_KEYS, 1), ctx)
 
 
 class HeldJob:
     """One run of the job on a cluster of processes.
 
     Args:
-        options: more of them, above all where checkpoints go.
+        checkpoints: where they go.
+        options: more of them.
         reads: whether the client reads the results from the beginning.
     """
 
-    def __init__(self, cluster: Cluster, go: Path, options: dict[str, str], *, reads: bool = True) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        go: Path,
+        checkpoints: Path | str,
+        options: Mapping[str, str] = MappingProxyType({}),
+        *,
+        reads: bool = True,
+    ) -> None:
         self.cluster = cluster
         self._go = go
-        configuration = Configuration()
-        for name, value in {"flowlet.jobmanager": cluster.address, **options}.items():
-            configuration.set_string(name, value)
-        env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(1)
-        env.enable_checkpointing(CHECKPOINT_MS)
+        env = environment(checkpoints, options, interval_ms=200, parallelism=1, cluster=cluster)
         numbers = env.from_source(HeldSource(go), WatermarkStrategy.no_watermarks(), "held", Types.LONG())
-        counted = numbers.key_by(lambda number: number % NUM_KEYS).process(
-            CountWithBallast(), output_type=Types.TUPLE([Types.LONG(), Types.LONG()])
-        )
-        results = counted.execute_and_collect("held")
-        assert isinstance(results, CloseableIterator)
-        self._results = results
+        keyed = numbers.key_by(lambda number: number % NUM_KEYS)
+        self._results = collected(keyed.process(CountWithBallast(), output_type=PAIR), "held")
+        self.job_id = str(self._results.job_client.get_job_id())
         self._found: list[tuple[int, int]] = []
         self._failure: Exception | None = None
         self._reading = threading.Thread(target=self._read, name="reads results")
         if reads:
             self.read()
-        (job,) = [each for each in self._get("/jobs/overview")["jobs"] if each["state"] in ("CREATED", "RUNNING")]
-        self.job_id = str(job["jid"])
 
     def __enter__(self) -> "HeldJob":
         return self
@@ -128,18 +123,9 @@ class HeldJob:
         except Exception as error:  # noqa: BLE001 - let_go() raises it
             self._failure = error
 
-    def _get(self, path: str) -> Any:
-        host, _, port = self.cluster.address.rpartition(":")
-
-        async def ask() -> Any:
-            async with RpcClient(host, int(port), load_secret(self.cluster.secret_file)) as client:
-                return json.loads((await client.request("GET", path)).body)
-
-        return asyncio.run(ask())
-
     def checkpoints(self) -> list[dict[str, Any]]:
         """The history, the newest first."""
-        found: list[dict[str, Any]] = self._get(f"/jobs/{self.job_id}/checkpoints")["history"]
+        found: list[dict[str, Any]] = ask(self.cluster, f"/jobs/{self.job_id}/checkpoints")["history"]
         return found
 
     def wait_for_checkpoint(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -162,11 +148,12 @@ class HeldJob:
 
     def runs_in(self, pid: int) -> bool:
         """Whether its tasks run in this process."""
-        return any(each["pid"] == pid and not each["freeSlots"] for each in self._get("/taskmanagers")["taskmanagers"])
+        found = ask(self.cluster, "/taskmanagers")["taskmanagers"]
+        return any(each["pid"] == pid and not each["freeSlots"] for each in found)
 
     def restarts(self) -> int:
         """How often the job has started again."""
-        return sum(1 for _ in self._get(f"/jobs/{self.job_id}/exceptions")["exceptionHistory"]["entries"])
+        return len(ask(self.cluster, f"/jobs/{self.job_id}/exceptions")["exceptionHistory"]["entries"])
 
     def let_go(self) -> "Counter[tuple[int, int]]":
         """Let the source go on to its end; all results."""
@@ -180,5 +167,4 @@ class HeldJob:
 
 def expected() -> "Counter[tuple[int, int]]":
     """Return each count of each key once."""
-    sizes = Counter(number % NUM_KEYS for number in range(NUM_RECORDS))
-    return Counter((key, count) for key, size in sizes.items() for count in range(1, size + 1))
+    return running_counts(NUM_RECORDS, NUM_KEYS)

@@ -16,6 +16,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream import SinkContext, SinkFunction, StreamExecutionEnvironment, TwoPhaseCommitSinkFunction
 from flowlet.errors import JobExecutionError, JobGraphError
 from tests.flowlet.sinks.ledger_sink import LEDGERS, GlobalLedgerSink, Ledger, LedgerSink
+from tests.integration import jobs
 
 NUM_RECORDS = 2_000
 NUMBERS = count()
@@ -28,19 +29,22 @@ def ledger() -> Iterator[Ledger]:
     LEDGERS.clear()
 
 
-def environment(folder: Path | None, monkeypatch: pytest.MonkeyPatch, attempts: int = 0) -> StreamExecutionEnvironment:
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    configuration = Configuration()
-    if folder is not None:
-        configuration.set_string("execution.checkpointing.dir", str(folder))
-    configuration.set_string("restart-strategy.type", "fixed-delay" if attempts else "none")
+
+
+def environment(folder: Path | None, attempts: int = 0) -> StreamExecutionEnvironment:
+    options = {"restart-strategy.type": "none"}
     if attempts:
-        configuration.set_string("restart-strategy.fixed-delay.attempts", str(attempts))
-        configuration.set_string("restart-strategy.fixed-delay.delay", "10 ms")
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
+        options = {
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": str(attempts),
+            "restart-strategy.fixed-delay.delay": "10 ms",
+        }
     if folder is not None:
-        env.enable_checkpointing(50)
-    return env
+        return jobs.environment(folder, options, interval_ms=50)
+    return StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options)).set_parallelism(2)
 
 
 def write_numbers(env: StreamExecutionEnvironment) -> None:
@@ -48,16 +52,10 @@ def write_numbers(env: StreamExecutionEnvironment) -> None:
     env.execute("numbers")
 
 
-def test_a_job_with_checkpoints_ends_after_its_last_commit(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_numbers(environment(tmp_path, monkeypatch))
-
-    assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
-
-
-def test_a_job_without_checkpoints_commits_at_its_end(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_numbers(environment(None, monkeypatch))
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_a_job_ends_after_its_last_commit(ledger: Ledger, has_checkpoints: bool, tmp_path: Path) -> None:
+    """A job without checkpoints commits at its end."""
+    write_numbers(environment(tmp_path if has_checkpoints else None))
 
     assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
 
@@ -67,37 +65,31 @@ def test_a_job_without_checkpoints_commits_at_its_end(ledger: Ledger, monkeypatc
     "faults", [["raise"], ["raise after commit"], ["raise after commit", "raise"], ["unknown", "retry"]]
 )
 def test_a_commit_that_fails_restarts_the_job_and_happens_once(
-    ledger: Ledger, faults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, faults: list[str], tmp_path: Path
 ) -> None:
     """A commit that fails restarts the job, also at the final checkpoint: its subtasks had finished and come back to
     commit.
     """
     ledger.faults = faults
 
-    write_numbers(environment(tmp_path, monkeypatch, attempts=3))
+    write_numbers(environment(tmp_path, attempts=3))
 
     assert ledger.faults == []
     assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
 
 
-def test_a_job_that_fails_commits_nothing_of_what_no_checkpoint_holds(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_fails_commits_nothing_of_what_no_checkpoint_holds(ledger: Ledger, tmp_path: Path) -> None:
     ledger.faults = ["flush"]
 
     with pytest.raises(JobExecutionError, match="cannot flush"):
-        write_numbers(environment(tmp_path, monkeypatch))
+        write_numbers(environment(tmp_path))
 
     assert len(ledger.records) < NUM_RECORDS
 
 
-def test_a_committing_sink_refuses_a_job_without_a_final_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = environment(tmp_path, monkeypatch)
-    configuration = Configuration()
-    configuration.set_string("execution.checkpointing.checkpoints-after-tasks-finish", "false")
-    env.configure(configuration)
+def test_a_committing_sink_refuses_a_job_without_a_final_checkpoint(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    env.configure(Configuration.from_dict({"execution.checkpointing.checkpoints-after-tasks-finish": "false"}))
 
     with pytest.raises(JobGraphError, match="checkpoints-after-tasks-finish to true"):
         write_numbers(env)
@@ -131,8 +123,8 @@ class InTransactions(TwoPhaseCommitSinkFunction):
         pass
 
 
-def test_add_sink_calls_a_function_with_every_record(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = environment(None, monkeypatch)
+def test_add_sink_calls_a_function_with_every_record(ledger: Ledger) -> None:
+    env = environment(None)
     stream = env.from_collection([1, 2, 3], Types.LONG())
     stream.add_sink(IntoLedger())
     stream.add_sink(_append)
@@ -148,11 +140,9 @@ def _append(value: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [[], ["raise"], ["raise", "raise"]])
-def test_a_two_phase_commit_function_counts_each_record_once(
-    ledger: Ledger, faults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_two_phase_commit_function_counts_each_record_once(ledger: Ledger, faults: list[str], tmp_path: Path) -> None:
     ledger.faults = faults
-    env = environment(tmp_path, monkeypatch, attempts=3)
+    env = environment(tmp_path, attempts=3)
     env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).add_sink(InTransactions())
 
     env.execute("transactions")
@@ -175,18 +165,13 @@ def test_a_two_phase_commit_function_counts_each_record_once(
 )
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_global_committer_gets_each_committable_of_all_subtasks_once(
-    ledger: Ledger,
-    faults: list[str],
-    has_checkpoints: bool,
-    parallelism: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ledger: Ledger, faults: list[str], has_checkpoints: bool, parallelism: int, tmp_path: Path
 ) -> None:
     """The global committer gets each committable once, also those of the last checkpoint, behind the end of the data,
     and after a failure there.
     """
     ledger.faults = faults
-    env = environment(tmp_path if has_checkpoints else None, monkeypatch, attempts=4)
+    env = environment(tmp_path if has_checkpoints else None, attempts=4)
     env.set_parallelism(parallelism)
     env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).sink_to(GlobalLedgerSink("job"))
 

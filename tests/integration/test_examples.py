@@ -23,62 +23,62 @@ def output_of(folder: Path, name: str, *arguments: Path) -> str:
     return output
 
 
-@pytest.mark.parametrize("local", ["inprocess", pytest.param("", marks=pytest.mark.long)])
-def test_the_table_of_enriched_orders_holds_each_order_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str
+TABLES = {
+    # Each order once, whichever stream was faster: the table that enriches them is broadcast.
+    "enriched_orders.py": (
+        r"(\d)\s+\S\s+(\w+ \w+)\s+\S\s+(\d+)",
+        [
+            ("1", "green tea", "900"),
+            ("2", "oat milk", "199"),
+            ("3", "green tea", "2250"),
+            ("4", "red rice", "320"),
+            ("5", "oat milk", "597"),
+        ],
+    ),
+    # A click out of order by less than the bound is counted; one later than the minute's end goes to the side output;
+    # no click is lost.
+    "late_clicks.py": (
+        r"(ann|bob)\s+\S\s+(\d)\s+\S\s+(\d|late)",
+        [
+            ("ann", "0", "late"),
+            ("ann", "0", "3"),
+            ("ann", "1", "1"),
+            ("ann", "2", "1"),
+            ("bob", "0", "late"),
+            ("bob", "0", "3"),
+            ("bob", "2", "1"),
+        ],
+    ),
+    # Every match once, whichever stream was faster: the rules are broadcast state.
+    "shape_rules.py": (
+        r"(corners first|round first|twins)\s+\S\s+(red|blue|green)\s+\S\s+(\d)",
+        [
+            ("corners first", "blue", "3"),
+            ("corners first", "red", "2"),
+            ("corners first", "red", "4"),
+            ("round first", "blue", "2"),
+            ("round first", "red", "3"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("example", "local"),
+    [
+        ("enriched_orders.py", "inprocess"),
+        pytest.param("enriched_orders.py", "", marks=pytest.mark.long),
+        *((example, local) for example in ("late_clicks.py", "shape_rules.py") for local in ("", "inprocess")),
+    ],
+)
+def test_the_table_that_an_example_prints_is_exact(
+    example: str, local: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table of a broadcast enriches each order, whichever stream was faster."""
+    """The table is exact in the program's process and in children."""
     monkeypatch.setenv("FLOWLET_LOCAL", local)
+    pattern, expected = TABLES[example]
 
-    output = output_of(tmp_path, "enriched_orders.py")
-
-    assert re.findall(r"(\d)\s+\S\s+(\w+ \w+)\s+\S\s+(\d+)", output) == [
-        ("1", "green tea", "900"),
-        ("2", "oat milk", "199"),
-        ("3", "green tea", "2250"),
-        ("4", "red rice", "320"),
-        ("5", "oat milk", "597"),
-    ]
-
-
-@pytest.mark.parametrize("local", ["", "inprocess"])
-def test_the_table_counts_minutes_and_names_late_clicks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str
-) -> None:
-    """A click out of order by less than the bound is counted; one later than the minute's end goes to the side output;
-    no click is lost.
-    """
-    monkeypatch.setenv("FLOWLET_LOCAL", local)
-
-    output = output_of(tmp_path, "late_clicks.py")
-
-    assert re.findall(r"(ann|bob)\s+\S\s+(\d)\s+\S\s+(\d|late)", output) == [
-        ("ann", "0", "late"),
-        ("ann", "0", "3"),
-        ("ann", "1", "1"),
-        ("ann", "2", "1"),
-        ("bob", "0", "late"),
-        ("bob", "0", "3"),
-        ("bob", "2", "1"),
-    ]
-
-
-@pytest.mark.parametrize("local", ["", "inprocess"])
-def test_the_table_of_shape_rules_holds_each_match_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str
-) -> None:
-    """The rules are broadcast state; the table holds every match, whichever stream was faster."""
-    monkeypatch.setenv("FLOWLET_LOCAL", local)
-
-    output = output_of(tmp_path, "shape_rules.py")
-
-    assert re.findall(r"(corners first|round first|twins)\s+\S\s+(red|blue|green)\s+\S\s+(\d)", output) == [
-        ("corners first", "blue", "3"),
-        ("corners first", "red", "2"),
-        ("corners first", "red", "4"),
-        ("round first", "blue", "2"),
-        ("round first", "red", "3"),
-    ]
+    assert re.findall(pattern, output_of(tmp_path, example)) == expected
 
 
 def test_the_table_has_the_highest_temperature_of_each_sensor(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 from flowlet.common import Configuration, WatermarkStrategy
 from flowlet.common.job_client import JobClient
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import CloseableIterator, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import NO_RECORD, DiscardingSink, FileSource, SplitSource, StreamFormat
 from flowlet.datastream.connectors.base import Source
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.testing.mini_cluster import MiniCluster
+from tests.integration.jobs import collected
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow
@@ -88,6 +89,14 @@ class FailOnce(MapFunction):
         return int(value)
 
 
+def switching(folder: Path, *, is_switched: bool) -> HybridSource:
+    """Return a source of three parts; it is held in the first one, or in the second if it is to have switched."""
+    first, second = (files(folder, 0), Held(PART)) if is_switched else (Held(0), files(folder, PART))
+    return (
+        HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
+    )
+
+
 def started(cluster: MiniCluster, source: HybridSource, parallelism: int, options: Mapping[str, str]) -> JobClient:
     environment = cluster.environment().set_parallelism(parallelism)
     environment.configure(Configuration.from_dict(dict(options)))
@@ -137,12 +146,7 @@ def test_a_job_goes_on_from_a_savepoint_on_each_side_of_the_switch(
     cluster: MiniCluster, tmp_path: Path, former: int, now: int, is_switched: bool
 ) -> None:
     """A job goes on with more or fewer subtasks; each number counts once."""
-    first, second = (
-        (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
-    )
-    source = (
-        HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
-    )
+    source = switching(tmp_path / "files", is_switched=is_switched)
     options = {"execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints")}
     job = started(cluster, source, former, options)
     num_before = (2 if is_switched else 1) * PART - 100
@@ -170,17 +174,11 @@ def test_a_failed_job_goes_on_from_its_checkpoint_on_each_side_of_the_switch(
         "restart-strategy.fixed-delay.delay": "0",
     }
     environment = StreamExecutionEnvironment(Configuration.from_dict(options)).set_parallelism(2)
-    first, second = (
-        (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
-    )
-    source = (
-        HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
-    )
+    source = switching(tmp_path / "files", is_switched=is_switched)
     num_before = (2 if is_switched else 1) * PART - 100
 
     numbers = environment.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
-    found = numbers.map(FailOnce(num_before + 99), Types.LONG()).execute_and_collect()
-    assert isinstance(found, CloseableIterator)
+    found = collected(numbers.map(FailOnce(num_before + 99), Types.LONG()))
     taken = [next(found) for _ in range(num_before)]
     may_go_on.set()
     taken += found

@@ -2,30 +2,24 @@
 subtasks.
 """
 
-import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.cluster import Cluster
-from flowlet.common import Configuration, WatermarkStrategy
+from flowlet.common import WatermarkStrategy
+from flowlet.common.job_client import JobClient
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import (
-    CloseableIterator,
-    DataStream,
-    KeyedProcessFunction,
-    MapFunction,
-    RuntimeContext,
-    StreamExecutionEnvironment,
-)
+from flowlet.datastream import DataStream, KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.connectors.file_system import FileSource, StreamFormat
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import JobExecutionError
+from tests.flowlet.connectors.files.file_formats import FORMATS, Format, fingerprint
+from tests.integration.jobs import PAIR, RETAINED, cluster_fixture, environment, results_of, retained, stays_at
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow
@@ -68,31 +62,25 @@ class CountInState(KeyedProcessFunction):
         yield "counted", ctx.get_current_key(), self.count.value()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Yield a cluster of four TaskManagers with a slot each, and a client that knows their secret."""
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder, num_task_managers=4) as running:
-        monkeypatch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        yield running
+cluster = cluster_fixture(4)
 
 
-def environment(cluster: Cluster, folder: Path, parallelism: int, **options: str) -> StreamExecutionEnvironment:
-    configuration = Configuration()
-    configuration.set_string("flowlet.jobmanager", cluster.address)
-    configuration.set_string("execution.checkpointing.dir", str(folder / "checkpoints"))
-    configuration.set_string("execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION")
-    for name, value in options.items():
-        configuration.set_string(f"execution.state-recovery.{name.replace('_', '-')}", value)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(parallelism)
-    return env.enable_checkpointing(50)
+def going_on(cluster: Cluster | None, folder: Path, parallelism: int, path: str = "") -> StreamExecutionEnvironment:
+    options = {**RETAINED, "execution.state-recovery.path": path} if path else RETAINED
+    return environment(folder / "checkpoints", options, interval_ms=50, parallelism=parallelism, cluster=cluster)
+
+
+def cancelled(job: JobClient, folder: Path) -> str:
+    """Cancel the job when its third checkpoint is complete; return the checkpoint that stays."""
+    spin_until(lambda: list(folder.glob("checkpoints/*/chk-[3-9]/_metadata")), "the third checkpoint")
+    job.cancel().result()
+    return retained(job, "was cancelled")
 
 
 def program(
-    cluster: Cluster, folder: Path, parallelism: int, **options: str
+    cluster: Cluster, folder: Path, parallelism: int, path: str = ""
 ) -> tuple[StreamExecutionEnvironment, DataStream]:
-    env = environment(cluster, folder, parallelism, **options)
+    env = going_on(cluster, folder, parallelism, path)
     lines = StreamFormat.text_line_format()
     source = FileSource.for_record_stream_format(lines, str(folder / "files")).build()
     pairs = env.from_source(source, WatermarkStrategy.no_watermarks(), "lines").map(
@@ -106,22 +94,14 @@ def program(
 
 
 def retained_checkpoint(cluster: Cluster, folder: Path) -> str:
-    """Run the job at parallelism 2, cancel it when its third checkpoint is complete, and return the path that its error
-    names.
-    """
+    """Run the job at parallelism 2, and cancel it."""
     (folder / "files").mkdir()
     for number in range(NUM_FILES):
         lines = "".join(f"{each}\n" for each in range(number, NUM_RECORDS, NUM_FILES))
         (folder / "files" / f"{number}.txt").write_text(lines, encoding="ascii")
     env, results = program(cluster, folder, FORMER_PARALLELISM)
     results.sink_to(DiscardingSink())
-    job = env.execute_async("former")
-    spin_until(lambda: list(folder.glob("checkpoints/*/chk-[3-9]/_metadata")), "the third checkpoint")
-    job.cancel().result()
-    with pytest.raises(JobExecutionError, match="was cancelled") as caught:
-        job.get_job_execution_result().result()
-    (named,) = re.findall(r"stays at (\S+);", str(caught.value))
-    return str(named)
+    return cancelled(env.execute_async("former"), folder)
 
 
 def test_a_job_goes_on_from_the_checkpoint_of_another_with_any_parallelism(cluster: Cluster, tmp_path: Path) -> None:
@@ -133,11 +113,7 @@ def test_a_job_goes_on_from_the_checkpoint_of_another_with_any_parallelism(clust
     (tmp_path / "hurry").touch()
 
     for parallelism in (2, 4, 1):
-        _, results = program(cluster, tmp_path, parallelism, path=path)
-        values = results.execute_and_collect("later")
-        assert isinstance(values, CloseableIterator)
-        with values:
-            found = list(values)
+        found = results_of(program(cluster, tmp_path, parallelism, path)[1])
 
         counted = {key: count for kind, key, count in found if kind == "counted"}
         sums: dict[str, list[int]] = {key: [] for key in SIZES}
@@ -161,19 +137,16 @@ def check_errors(cluster: Cluster, folder: Path, path: str) -> None:
     traceback.
     """
     (Path(path).parent / "chk-99").mkdir()
-    for options, message in [
-        ({"path": str(folder)}, r"names no checkpoint or savepoint: there is no file _metadata in it"),
-        (
-            {"path": str(Path(path).parent / "chk-99")},
-            r"chk-99/_metadata cannot be read: the file or its directory does not exist",
-        ),
+    for wrong, message in [
+        (folder, r"names no checkpoint or savepoint: there is no file _metadata in it"),
+        (Path(path).parent / "chk-99", r"chk-99/_metadata cannot be read: the file or its directory does not exist"),
     ]:
-        env, results = program(cluster, folder, 1, **options)
+        env, results = program(cluster, folder, 1, str(wrong))
         results.sink_to(DiscardingSink())
         with pytest.raises(JobExecutionError, match=message) as caught:
             env.execute("later")
         assert caught.value.__cause__ is None
-    env = environment(cluster, folder, 1, path=path)
+    env = going_on(cluster, folder, 1, path)
     env.from_collection([1]).print()
     with pytest.raises(
         JobExecutionError, match=r"has state of operators that this program does not have: '.*ignore-unclaimed-state"
@@ -201,30 +174,76 @@ def test_a_local_job_that_failed_goes_on_in_another_cluster(tmp_path: Path, monk
     """Clusters of the jobs' own verify each other's checkpoints by the user's secret; a chain may be taken apart."""
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
 
-    def totals(parallelism: int = 1, **options: str) -> list[Any]:
-        configuration = Configuration()
-        configuration.set_string("execution.checkpointing.dir", str(tmp_path / "checkpoints"))
-        configuration.set_string("execution.checkpointing.externalized-checkpoint-retention", "DELETE_ON_CANCELLATION")
-        configuration.set_string("restart-strategy.type", "none")
-        for name, value in options.items():
-            configuration.set_string(f"execution.state-recovery.{name}", value)
-        env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(parallelism)
-        env.enable_checkpointing(50)
-        pair = Types.TUPLE([Types.LONG(), Types.LONG()])
+    def totals(parallelism: int, recovery: dict[str, str]) -> list[Any]:
+        options = {
+            "execution.checkpointing.externalized-checkpoint-retention": "DELETE_ON_CANCELLATION",
+            "restart-strategy.type": "none",
+            **recovery,
+        }
+        env = environment(tmp_path / "checkpoints", options, interval_ms=50, parallelism=parallelism)
         numbers = env.from_collection(list(range(20_000)), Types.LONG()).map(
-            FailsAt(15_500, tmp_path / "hurry"), output_type=pair
+            FailsAt(15_500, tmp_path / "hurry"), output_type=PAIR
         )
-        results = numbers.key_by(lambda record: record[0]).sum(1).execute_and_collect("local")
-        assert isinstance(results, CloseableIterator)
-        with results:
-            return [total for _, total in results]
+        return [total for _, total in results_of(numbers.key_by(lambda record: record[0]).sum(1))]
 
     with pytest.raises(JobExecutionError, match="not this one") as caught:
-        totals()
-    (path,) = re.findall(r"stays at (\S+);", str(caught.value))
+        totals(1, {})
     (tmp_path / "hurry").touch()
 
     for parallelism in (1, 2):  # with one subtask each, source, map and sum are one chain
-        found = totals(parallelism, path=path)
+        found = totals(parallelism, {"execution.state-recovery.path": stays_at(caught.value)})
         assert 0 < len(found) < 20_000, "the checkpoint is in the middle"
         assert found == list(range(20_000 - len(found) + 1, 20_001))
+
+
+# ---------------------------------------------------------------- files
+
+NUM_WRITTEN = 20_000
+NUM_EASY = 15_000  # a record behind them takes as long by itself: the first job does not end before it is cancelled
+TEXT, PARQUET = FORMATS[0], FORMATS[3]
+
+
+class PacedRecords(MapFunction):
+    """Makes records of a format, slowly until there is a file."""
+
+    def __init__(self, hurry: Path, *, of_tuples: bool) -> None:
+        self._hurry = hurry
+        self._of_tuples = of_tuples
+
+    def map(self, value: int) -> tuple[int] | int:
+        if (value % 500 == 0 or value >= NUM_EASY) and not self._hurry.exists():
+            time.sleep(PACE_S / 2)
+        return (value,) if self._of_tuples else value
+
+
+def writing(fmt: Format, folder: Path, parallelism: int, path: str = "") -> StreamExecutionEnvironment:
+    env = going_on(None, folder, parallelism, path).enable_checkpointing(30)
+    numbers = env.from_collection(list(range(NUM_WRITTEN)), Types.LONG()).uid("numbers")
+    output_type = Types.TUPLE([Types.LONG()]) if fmt.of_tuples else Types.LONG()
+    paced = numbers.map(PacedRecords(folder / "hurry", of_tuples=fmt.of_tuples), output_type=output_type).uid("paced")
+    paced.set_parallelism(1).rebalance().sink_to(fmt.sink(folder / "output")).uid("files")
+    return env
+
+
+@pytest.mark.parametrize(
+    ("fmt", "before", "after"),
+    [
+        (TEXT, 2, 1),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in [(TEXT, 2, 3), (PARQUET, 2, 1), (PARQUET, 3, 2)]),
+    ],
+    ids=lambda each: getattr(each, "name", None),
+)
+def test_another_parallelism_of_a_file_sink_loses_and_repeats_no_record(
+    fmt: Format, before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second job takes over files that went on, and records that the cancelled job had prepared and not
+    committed.
+    """
+    monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
+    path = cancelled(writing(fmt, tmp_path, before).execute_async("former"), tmp_path)
+    (tmp_path / "hurry").touch()
+    assert len(fmt.visible(tmp_path / "output")) < NUM_WRITTEN
+
+    writing(fmt, tmp_path, after, path).execute("latter")
+
+    assert fingerprint(fmt.visible(tmp_path / "output")) == fingerprint(range(NUM_WRITTEN))

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ import pytest
 from bench.cluster import Cluster, Process
 from flowlet.errors import JobSubmissionError
 from tests.integration.held_job import HeldJob, expected
-from tests.waiting import PATIENCE_S
+from tests.integration.jobs import RESTARTING, cluster_fixture
+from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,10 +40,7 @@ class Store:
     def __init__(self, log: Path) -> None:
         self.address = f"http://127.0.0.1:{free_port()}"
         self.process = Process([sys.executable, "-c", _SERVER, self.address.rpartition(":")[2]], log=log)
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._is_up():
-            assert time.monotonic() < deadline, self.process.stderr
-            time.sleep(0.02)  # asks again; ended by the deadline
+        spin_until(self._is_up, "the store")
         self._ask("/bucket", method="PUT")
 
     def _is_up(self) -> bool:
@@ -65,7 +62,7 @@ class Store:
         return [each.partition("</Key>")[0] for each in text.split("<Key>")[1:]]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # before the cluster, whose processes inherit its variables
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     (tmp_path / "nothing").touch()
     for name, value in {
@@ -84,21 +81,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     found.process.close()
 
 
-@pytest.fixture
-def cluster(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder, num_task_managers=2, pins=False) as running:
-        monkeypatch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        yield running
+cluster = cluster_fixture(pins=False)
 
 
 def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(
     cluster: Cluster, store: Store, tmp_path: Path
 ) -> None:
     """A job that survives a kill gives all results, and leaves no object in the bucket when it has ended."""
-    restart = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "50 ms"}
-    with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": URL, **restart}) as job:
+    with HeldJob(cluster, tmp_path / "go", URL, RESTARTING) as job:
         completed = job.wait_for_completed()
         keys = store.keys()
         victim = next(each for each in cluster.task_managers if job.runs_in(each.pid))
@@ -110,9 +100,7 @@ def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(
         assert found == expected()
         assert job.restarts() == 1
     assert any(key.startswith(f"checkpoints/{job.job_id}/chk-") and key.endswith("/_metadata") for key in keys)
-    deadline = time.monotonic() + PATIENCE_S
-    while store.keys():
-        assert time.monotonic() < deadline, store.keys()
+    spin_until(lambda: not store.keys(), "the removal of all objects")
 
 
 @pytest.mark.long
@@ -124,7 +112,7 @@ def test_a_store_that_hangs_costs_checkpoints_until_it_answers_again(
         "execution.checkpointing.timeout": "1 s",
         "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
     }
-    with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": URL, **options}) as job:
+    with HeldJob(cluster, tmp_path / "go", URL, options) as job:
         completed = job.wait_for_completed()
         store.process.send(signal.SIGSTOP)
         failed = job.wait_for_checkpoint(
@@ -145,4 +133,4 @@ def test_a_bucket_that_does_not_exist_refuses_the_job(cluster: Cluster, tmp_path
         JobSubmissionError,
         match=r"keep checkpoints: .*s3://none/x/\S+ cannot be written: there is no such bucket; make it",
     ):
-        HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": "s3://none/x"})
+        HeldJob(cluster, tmp_path / "go", "s3://none/x")

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.checkpoint.jobmanager.coordinator_events import (
-    CheckpointFailed,
-    DiscardCheckpoint,
-    FailJob,
-)
+from flowlet.checkpoint.jobmanager.coordinator_events import CheckpointFailed, DiscardCheckpoint, FailJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SYMPTOM
 from flowlet.messages.control_messages import (
     CheckpointAcknowledged,

@@ -501,11 +501,7 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
 
 @pytest.mark.parametrize(
     ("on_cancellation", "on_failure", "kept_in"),
-    [
-        (False, False, set()),
-        (False, True, {JobStatus.FAILED}),
-        (True, True, {JobStatus.FAILED, JobStatus.CANCELED}),
-    ],
+    [(False, False, set()), (False, True, {JobStatus.FAILED}), (True, True, {JobStatus.FAILED, JobStatus.CANCELED})],
     ids=["none", "of a job that fails", "of a job that fails or is cancelled"],
 )
 def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(

@@ -286,8 +286,7 @@ def test_a_fall_back_is_not_forgotten(tmp_path: Path, damage: str) -> None:
 
 @pytest.mark.parametrize("may_fall_back", [False, True])
 def test_a_damaged_manifest_of_the_newest_is_passed_over_only_if_that_was_allowed(
-    tmp_path: Path,
-    may_fall_back: bool,
+    tmp_path: Path, may_fall_back: bool
 ) -> None:
     complete(tmp_path, 6, 7)
     (tmp_path / JOB_ID / "chk-7" / "_metadata").write_bytes(b"no manifest")

@@ -6,19 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowlet.checkpoint.jobmanager.coordinator_events import (
-    Effect,
-    SavepointFailed,
-)
+from flowlet.checkpoint.jobmanager.coordinator_events import Effect, SavepointFailed
 from flowlet.checkpoint.jobmanager.pending_checkpoint import MAX_WAITING, SavepointRequest
 from flowlet.messages.control_messages import TriggerCheckpoint
 from netstack.wire.events import SnapshotType
-from tests.flowlet.checkpoint.jobmanager.coordinated import (
-    Coordinated,
-    attempt,
-    started,
-    under_way,
-)
+from tests.flowlet.checkpoint.jobmanager.coordinated import Coordinated, attempt, started, under_way
 
 WANTED = SavepointRequest("/a")
 DRAIN = SavepointRequest("/drained", SnapshotType.SAVEPOINT_TERMINATE)
