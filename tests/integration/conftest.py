@@ -1,10 +1,12 @@
 """Real processes for the integration tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.jobs import cluster_fixture
+from tests.integration.signals import Signals
 
 cluster = cluster_fixture()
 
@@ -15,3 +17,9 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "secret"
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(file))
     return file
+
+
+@pytest.fixture
+def signals(tmp_path: Path) -> Iterator[Signals]:
+    with Signals(tmp_path / "signals") as signals:
+        yield signals

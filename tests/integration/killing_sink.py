@@ -17,6 +17,8 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors.base import SinkWriter, WriterInitContext
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcSink
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
+from tests.integration import jobs
+from tests.integration.jobs import RESTARTING
 
 NUM_RECORDS: Final = 4_000
 PACE_S: Final = 0.05  # of 500 records: barriers pass between
@@ -117,22 +119,17 @@ def paced_row(number: int) -> tuple[int, str]:
 
 
 def environment(folder: Path, *, attempts: int = 5, parallelism: int = 2) -> StreamExecutionEnvironment:
-    configuration = Configuration()
-    configuration.set_string("execution.checkpointing.dir", str(folder / "checkpoints"))
-    configuration.set_string("execution.checkpointing.externalized-checkpoint-retention", "DELETE_ON_CANCELLATION")
-    configuration.set_string("restart-strategy.type", "fixed-delay" if attempts else "none")
-    if attempts:
-        configuration.set_string("restart-strategy.fixed-delay.attempts", str(attempts))
-        configuration.set_string("restart-strategy.fixed-delay.delay", "50 ms")
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(parallelism)
-    return env.enable_checkpointing(100)
+    restarts = {**RESTARTING, "restart-strategy.fixed-delay.attempts": str(attempts)}
+    options = {
+        "execution.checkpointing.externalized-checkpoint-retention": "DELETE_ON_CANCELLATION",
+        **(restarts if attempts else {"restart-strategy.type": "none"}),
+    }
+    return jobs.environment(folder / "checkpoints", options, parallelism=parallelism)
 
 
 def recovery_from(path: str) -> Configuration:
     """Return the options to go on from a retained checkpoint."""
-    configuration = Configuration()
-    configuration.set_string("execution.state-recovery.path", path)
-    return configuration
+    return Configuration.from_dict({"execution.state-recovery.path": path})
 
 
 def numbers_into(env: StreamExecutionEnvironment, written: JdbcSink | JdbcExactlyOnceSink) -> None:

@@ -47,43 +47,39 @@ def program(text: str, parallelism: int, num_records: int, shell: str = "") -> l
     return ["sh", "-c", f'exec "$@" {shell}', "sh", *command] if shell else command
 
 
-def environment(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
+@pytest.fixture(autouse=True)
+def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def ended(command: list[str], stdout: IO[bytes] | None = None) -> tuple[int, bytes]:
+    """Return the exit code and the standard error."""
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, timeout=PATIENCE_S)
+    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(
     ("parallelism", "num_records"),
     [(IN_PROCESS, 2), (CHILDREN, 2), pytest.param(CHILDREN, 100_000, marks=pytest.mark.long)],
 )
-def test_a_full_disk_fails_the_job_that_prints(
-    parallelism: int, num_records: int, full: IO[bytes], tmp_path: Path
-) -> None:
+def test_a_full_disk_fails_the_job_that_prints(parallelism: int, num_records: int, full: IO[bytes]) -> None:
     """A full disk fails the job even if all lines would have fitted into a pipe, so that the tasks have finished when
     they cannot be written.
     """
-    done = subprocess.run(
-        program(PRINTING, parallelism, num_records),
-        stdout=full,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path),
-        timeout=PATIENCE_S,
-    )
+    code, errors = ended(program(PRINTING, parallelism, num_records), full)
 
-    assert done.returncode != 0
-    assert b"JobExecutionError: job 'printer' failed" in done.stderr
-    assert b"cannot" in done.stderr
-    assert b"to standard output: [Errno 28] No space left on device" in done.stderr
+    assert code != 0
+    assert b"JobExecutionError: job 'printer' failed" in errors
+    assert b"cannot" in errors
+    assert b"to standard output: [Errno 28] No space left on device" in errors
 
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
-def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int) -> None:
     """A job whose reader leaves, as in ``program | head``, ends with one line; it would print for minutes otherwise."""
-    process = subprocess.Popen(
-        program(PRINTING, parallelism, 1_000_000_000),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path),
-    )
+    command = program(PRINTING, parallelism, 1_000_000_000)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
     process.stdout.close()
@@ -98,44 +94,25 @@ def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int, tmp_p
 
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
-def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(parallelism: int, tmp_path: Path) -> None:
-    done = subprocess.run(
-        program(PRINTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
-    )
+def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(parallelism: int) -> None:
+    code, errors = ended(program(PRINTING, parallelism, 10, ">&-"))
 
-    assert done.returncode == 1
-    assert b"cannot" in done.stderr
+    assert code == 1
+    assert b"cannot" in errors
     assert (
         b"to standard output: it is closed; start the program with one, such as >/dev/null, or use another sink"
-        in done.stderr
+        in errors
     )
 
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
-def test_without_a_standard_output_functions_print_nothing_as_python_has_it(parallelism: int, tmp_path: Path) -> None:
+def test_without_a_standard_output_functions_print_nothing_as_python_has_it(parallelism: int) -> None:
     """Without a standard output functions print nothing, wherever they run."""
-    done = subprocess.run(
-        program(COLLECTING, parallelism, 10, ">&-"),
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path),
-        timeout=PATIENCE_S,
-    )
-
-    assert (done.returncode, done.stderr) == (0, b"10\n")
+    assert ended(program(COLLECTING, parallelism, 10, ">&-")) == (0, b"10\n")
 
 
-def test_what_functions_print_while_results_are_collected_is_not_lost_in_silence_either(
-    full: IO[bytes], tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        program(COLLECTING, CHILDREN, 100),
-        stdout=full,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path),
-        timeout=PATIENCE_S,
-    )
+def test_what_functions_print_while_results_are_collected_is_not_lost_in_silence_either(full: IO[bytes]) -> None:
+    code, errors = ended(program(COLLECTING, CHILDREN, 100), full)
 
-    assert done.returncode != 0
-    assert (
-        b"what its tasks print cannot be written to standard output: [Errno 28] No space left on device" in done.stderr
-    )
+    assert code != 0
+    assert b"what its tasks print cannot be written to standard output: [Errno 28] No space left on device" in errors

@@ -1,7 +1,7 @@
 """A program with parallelism 2, whose TaskManagers are its children, works as with parallelism 1, in its own process.
 
-Here: how the children begin, whatever the program's folders are called and however it was started, and what they take
-over from it.
+Here: how the children begin, whatever the program's folders are called and however it was started, what they take
+over from it, and that nothing of them is left in it.
 """
 
 import os
@@ -261,3 +261,58 @@ def test_functions_log_what_the_program_has_set_up(tmp_path: Path, parallelism: 
         assert "programs own line" in text
         assert "web [] 0 True" in text
         assert "ours ['StreamHandler']" in text
+
+
+# ---------------------------------------------------------------- many jobs
+
+MANY_JOBS = """
+import gc
+from collections import Counter
+
+def environment():
+    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(env.get_parallelism())
+
+def run_jobs():
+    numbers = environment().from_collection([1, 2, 3])
+    numbers.map(lambda number: number + 1).execute_and_collect().close()
+    for function in (lambda number: number + 1, lambda number: number / 0):
+        used = environment()
+        used.from_collection([1, 2, 3]).map(function).print()
+        try:
+            used.execute()
+        except Exception as error:
+            del error
+
+def count():
+    gc.collect()
+    return Counter(type(each).__name__ for each in gc.get_objects())
+
+run_jobs()
+found = count()
+print({name: found[name] for name in sys.argv[1:] if found[name]}, file=sys.stderr)
+"""
+
+OF_A_CLUSTER = (
+    "JobManager",
+    "RestApi",
+    "Dispatcher",
+    "JobMaster",
+    "SlotPool",
+    "RequestVerifier",
+    "TaskExecutor",
+    "EmbeddedCluster",
+    "RpcClient",
+)
+OF_THE_WEB_LIBRARY = ("Application", "AppRunner", "ClientSession", "UrlDispatcher")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_nothing_of_a_former_cluster_is_left_in_the_program(tmp_path: Path, parallelism: int) -> None:
+    """A program that runs thousands of jobs does not grow, whether a job has succeeded, failed, or was closed by its
+    reader.
+    """
+    names = (*OF_A_CLUSTER, *OF_THE_WEB_LIBRARY)
+
+    code, _, errors = outcome(written(tmp_path, MANY_JOBS), *names, parallelism=parallelism)
+
+    assert (code, errors) == (0, ["{}"])

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -26,10 +28,16 @@ def run(function):
 """
 
 
-def answers(folder: Path, text: str, **environment: str) -> list[str]:
-    """Return the output of the functions on both TaskManagers, without the numbers of subtasks."""
+@contextmanager
+def started(folder: Path, text: str, **environment: str) -> Iterator[Program]:
     (folder / "program.py").write_text(HEAD + text)
     with running(str(folder / "program.py"), environment=environment) as program:
+        yield program
+
+
+def answers(folder: Path, text: str, **environment: str) -> list[str]:
+    """Return the output of the functions on both TaskManagers, without the numbers of subtasks."""
+    with started(folder, text, **environment) as program:
         code, out, errors = program.end()
     assert code == 0, errors
     return [line.partition("> ")[2] for line in out.splitlines()]
@@ -80,8 +88,7 @@ def test_variables_that_set_options_of_task_managers_count(tmp_path: Path) -> No
     """Variables are parsed with the options of the command; a wrong one gives the command's message."""
     assert sorted(answers(tmp_path, "run(str)", FLOWLET_HEARTBEAT_INTERVAL_S="3.5")) == ["1", "2"]
 
-    (tmp_path / "program.py").write_text(HEAD + "run(str)")
-    with running(str(tmp_path / "program.py"), environment={"FLOWLET_HEARTBEAT_INTERVAL_S": "often"}) as program:
+    with started(tmp_path, "run(str)", FLOWLET_HEARTBEAT_INTERVAL_S="often") as program:
         code, _, errors = program.end()
 
     assert code == 1
@@ -92,15 +99,6 @@ def test_variables_and_working_directory_are_those_of_the_program(tmp_path: Path
     text = "os.chdir('/')\nos.environ['SET_LATE'] = 'yes'\nrun(lambda _: (os.getcwd(), os.environ['SET_LATE']))"
 
     assert answers(tmp_path, text) == ["('/', 'yes')"] * 2
-
-
-def test_a_second_job_has_the_variables_of_its_own_time(tmp_path: Path) -> None:
-    text = (
-        "run(lambda _: os.environ.get('SET_LATE'))\nos.environ['SET_LATE'] = 'yes'\nrun(lambda _: "
-        "os.environ.get('SET_LATE'))"
-    )
-
-    assert answers(tmp_path, text) == ["None", "None", "yes", "yes"]
 
 
 PARENT = "lambda _: os.getppid()"
@@ -286,8 +284,7 @@ def test_a_kept_server_ends_with_the_program(tmp_path: Path, end: str) -> None:
     """A kept server ends with the program at once, however the program ends."""
     early = f"import atexit\natexit.register(lambda: run({PARENT}))\n" if "function" in end else ""
     text = f"run({PARENT})\nprint('> ready', flush=True)\nsys.stdin.readline()\n{ENDS[end]}"
-    (tmp_path / "program.py").write_text(HEAD + early + text)
-    with running(str(tmp_path / "program.py")) as program:
+    with started(tmp_path, early + text) as program:
         program.wait_for_output("ready")
         (server,) = psutil.Process(program.process.pid).children()
         program.answer()
@@ -334,7 +331,7 @@ run({PARENT})
 
 
 WAITS = """
-env.from_collection([1, 2]).rebalance().map(lambda _: (os.write(1, b"runs\\\\n"), time.sleep(3600))).print()
+env.from_collection([1, 2]).rebalance().map(lambda _: (os.write(1, b"runs\\n"), time.sleep(3600))).print()
 env.execute()
 """
 
@@ -344,44 +341,12 @@ def test_without_the_process_that_forks_them_they_end_and_are_replaced(tmp_path:
     """Without a process that forks them, TaskManagers end, and the job fails, as it has no restarts; the program ends
     and leaves no process.
     """
-    (tmp_path / "program.py").write_text(HEAD + WAITS.replace("\\\\", "\\"))
-    with running(str(tmp_path / "program.py")) as program:
+    with started(tmp_path, WAITS) as program:
         program.wait_for_output("runs")
         server, children = family(program)
         os.kill(server.pid, number)
         code, _, errors = program.end()
 
     assert code == 1
-    assert any("was lost" in line or "is lost" in line or "lost" in line for line in errors), errors
+    assert any("lost" in line for line in errors), errors
     assert psutil.wait_procs([server, *children], timeout=PATIENCE_S)[1] == []
-
-
-def test_a_killed_program_takes_the_process_that_forks_with_it(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(HEAD + WAITS.replace("\\\\", "\\"))
-    with running(str(tmp_path / "program.py")) as program:
-        program.wait_for_output("runs")
-        server, children = family(program)
-        program.process.kill()
-        program.process.wait(PATIENCE_S)
-
-        assert psutil.wait_procs([server, *children], timeout=PATIENCE_S)[1] == []
-
-
-def test_a_task_manager_that_dies_is_replaced(tmp_path: Path) -> None:
-    text = (
-        "from flowlet.common import RestartStrategies\n"
-        "env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 10))\n"
-        f"marker = {str(tmp_path / 'died')!r}\n"
-        "def die_once(value):\n"
-        "    if value == 1 and not os.path.exists(marker):\n"
-        "        open(marker, 'w').close()\n"
-        "        os._exit(7)\n"
-        "    return value\n"
-        "run(die_once)"
-    )
-    (tmp_path / "program.py").write_text(HEAD + text)
-    with running(str(tmp_path / "program.py")) as program:
-        code, out, errors = program.end()
-
-    assert code == 0, errors
-    assert {"1", "2"} <= {line.partition("> ")[2] for line in out.splitlines()}

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from bench.cluster import Cluster
-from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import CloseableIterator, DataStream, StreamExecutionEnvironment
+from flowlet.datastream import CloseableIterator, DataStream
 from flowlet.ingest import GateClient, PartitionOffer, PartitionWriter, close_producers, open_gate
+from tests.integration.jobs import RESTARTING, cluster_fixture, collected, environment
 from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.slow
 ROWS = Types.ROW_NAMED(["key", "number"], [Types.LONG(), Types.LONG()])
 NUM_ROWS = 4_000
 CHUNK = 100
-CHECKPOINT_MS = 100
 
 
 def rows_of(partition: int, num_rows: int = NUM_ROWS) -> list[tuple[int, int]]:
@@ -58,15 +57,13 @@ def expected(*partitions: int) -> Digest:
     return Digest.of([number for partition in partitions for _, number in rows_of(partition)])
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Yield a cluster of two TaskManagers whose JobManager keeps its jobs."""
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder, job_manager_options=("--job-store", str(tmp_path / "jobs")), pins=False) as running:
-        monkeypatch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        yield running
-        close_producers()
+cluster = cluster_fixture(keeps_jobs=True)
+
+
+@pytest.fixture(autouse=True)
+def _producers_are_closed(cluster: Cluster) -> Iterator[None]:
+    yield
+    close_producers()
 
 
 @dataclass
@@ -111,20 +108,15 @@ def in_turns(stream: DataStream) -> DataStream:
 
 @contextmanager
 def running(
-    cluster: Cluster, folder: Path, producers: int, build: Callable[[DataStream], DataStream] = keyed, **options: str
+    cluster: Cluster,
+    folder: Path,
+    producers: int,
+    build: Callable[[DataStream], DataStream] = keyed,
+    options: dict[str, str] | None = None,
 ) -> Iterator[Job]:
-    configuration = Configuration()
-    configuration.set_string("flowlet.jobmanager", cluster.address)
-    configuration.set_string("execution.checkpointing.dir", str(folder / "checkpoints"))
-    configuration.set_string("restart-strategy.type", "fixed-delay")
-    configuration.set_string("restart-strategy.fixed-delay.attempts", "10")
-    configuration.set_string("restart-strategy.fixed-delay.delay", "50 ms")
-    for name, value in options.items():
-        configuration.set_string(name.replace("__", ".").replace("_", "-"), value)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
-    env.enable_checkpointing(CHECKPOINT_MS)
-    results = build(env.from_remote_gate("clicks", type_info=ROWS, producers=producers)).execute_and_collect("gates")
-    assert isinstance(results, CloseableIterator)
+    restarts = {**RESTARTING, "restart-strategy.fixed-delay.attempts": "10", **(options or {})}
+    env = environment(folder / "checkpoints", restarts, cluster=cluster)
+    results = collected(build(env.from_remote_gate("clicks", type_info=ROWS, producers=producers)))
     job = Job(cluster, results)
     reader = threading.Thread(target=job.read, daemon=True)
     with results:
@@ -160,15 +152,15 @@ def kill_job_manager(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("build", [keyed, pytest.param(in_turns, marks=pytest.mark.long)])
 def test_a_call_goes_on_when_the_taskmanager_of_its_gate_is_killed_twice(
-    build: Callable[[DataStream], DataStream], kept: Cluster, tmp_path: Path
+    build: Callable[[DataStream], DataStream], cluster: Cluster, tmp_path: Path
 ) -> None:
     """A call goes on although its gate's TaskManager is killed twice, both times in the middle of the partition."""
 
     def between(num_written: int) -> None:
         if num_written in (NUM_ROWS // 4, NUM_ROWS // 2):
-            kill_task_manager(kept)
+            kill_task_manager(cluster)
 
-    with running(kept, tmp_path, 1, build) as job:
+    with running(cluster, tmp_path, 1, build) as job:
         with job.gate().open_partition(PartitionOffer("job", 0)) as writer:
             write(writer, rows_of(0), between)
             writer.finish(PATIENCE_S)
@@ -178,22 +170,22 @@ def test_a_call_goes_on_when_the_taskmanager_of_its_gate_is_killed_twice(
 
 
 @pytest.mark.long
-def test_a_call_goes_on_when_the_jobmanager_is_killed_and_started_again(kept: Cluster, tmp_path: Path) -> None:
+def test_a_call_goes_on_when_the_jobmanager_is_killed_and_started_again(cluster: Cluster, tmp_path: Path) -> None:
     """A call goes on with the JobManager's job store; it is killed in the middle of the partition, and once more while
     another one is written.
     """
 
     def between(num_written: int) -> None:
         if num_written == NUM_ROWS // 2:
-            kill_job_manager(kept)
+            kill_job_manager(cluster)
 
-    with running(kept, tmp_path, 2) as job:
+    with running(cluster, tmp_path, 2) as job:
         for partition in range(2):
             with job.gate().open_partition(PartitionOffer("job", partition)) as writer:
                 write(writer, rows_of(partition), between)
                 writer.finish(PATIENCE_S)
 
-    assert "job recovered" in kept.job_manager.stderr
+    assert "job recovered" in cluster.job_manager.stderr
     assert Digest.of(job.found) == expected(0, 1)
 
 
@@ -238,17 +230,17 @@ def lines_of(process: "subprocess.Popen[str]", num_lines: int) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: Cluster, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(cluster: Cluster, tmp_path: Path) -> None:
     """One worker dies in the middle, and a TaskManager with it; another one dies after its partition was counted, and
     its successor hears that it is done.
     """
-    with running(kept, tmp_path, 2) as job:
+    with running(cluster, tmp_path, 2) as job:
         with worker(job, 0, 0, "wait") as first:
             assert lines_of(first, 2) == ["new", "half"]
-        kill_task_manager(kept)
+        kill_task_manager(cluster)
         with worker(job, 0, 1, "go on") as second:
             assert lines_of(second, 3) == ["new", "half", "finished"]
-        kill_task_manager(kept)
+        kill_task_manager(cluster)
         with worker(job, 0, 2, "go on") as third:
             assert lines_of(third, 3) == ["counted", "half", "finished"]
         with worker(job, 1, 0, "go on") as other:
@@ -258,7 +250,7 @@ def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: C
 
 
 @pytest.mark.long
-def test_many_producers_at_once_through_kills_of_everything(kept: Cluster, tmp_path: Path) -> None:
+def test_many_producers_at_once_through_kills_of_everything(cluster: Cluster, tmp_path: Path) -> None:
     """Rows of many producers, in turns and behind an exchange, are in once with unaligned checkpoints."""
     num_producers = 4
     errors: list[Exception] = []
@@ -271,14 +263,14 @@ def test_many_producers_at_once_through_kills_of_everything(kept: Cluster, tmp_p
         except Exception as error:  # noqa: BLE001 - for the test's thread
             errors.append(error)
 
-    options = {"execution__checkpointing__unaligned__enabled": "true"}
-    with running(kept, tmp_path, num_producers, in_turns, **options) as job:
+    options = {"execution.checkpointing.unaligned.enabled": "true"}
+    with running(cluster, tmp_path, num_producers, in_turns, options) as job:
         threads = [threading.Thread(target=push, args=(job, partition)) for partition in range(num_producers)]
         for each in threads:
             each.start()
         for kill in (kill_task_manager, kill_job_manager, kill_task_manager):
             spin_until(lambda: len(job.found) > NUM_ROWS // 4)
-            kill(kept)
+            kill(cluster)
         for each in threads:
             each.join(PATIENCE_S)
 

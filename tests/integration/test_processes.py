@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from bench.cluster import Cluster, Process
+from flowlet.client.remote import ClusterClient
+from tests.integration.jobs import target_of
 from tests.integration.signals import Signals
 from tests.waiting import PATIENCE_S, Stopwatch
 
@@ -54,16 +56,8 @@ def lasting_job(lasting_cluster: Cluster, tmp_path: Path) -> Iterator[StartJob]:
     with ExitStack() as stack:
 
         def start(name: str, signals: Signals, *args: str) -> Process:
-            command = [
-                sys.executable,
-                str(USER_JOB),
-                name,
-                "--jobmanager",
-                lasting_cluster.address,
-                "--signals",
-                str(signals.path),
-                *args,
-            ]
+            where = ("--jobmanager", lasting_cluster.address, "--signals", str(signals.path))
+            command = [sys.executable, str(USER_JOB), name, *where, *args]
             process = Process(command, log=tmp_path / f"{name}.log", environment=lasting_cluster.environment)
             return stack.enter_context(process)
 
@@ -93,20 +87,19 @@ def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_o
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_each_stops_within_two_seconds_while_a_job_runs(cluster: Cluster, tmp_path: Path, number: int) -> None:
+def test_each_stops_within_two_seconds_while_a_job_runs(cluster: Cluster, signals: Signals, number: int) -> None:
     """The JobManager stops first: the TaskManagers end their tasks and wait for another one, until they are stopped,
     too.
     """
-    with Signals(tmp_path / "signals") as signals:
-        user_job(cluster, "endless", signals)
-        signals.wait()
+    user_job(cluster, "endless", signals)
+    signals.wait()
 
-        codes = []
-        for process in [cluster.job_manager, *cluster.task_managers]:
-            with Stopwatch(process.pid) as watch:
-                process.send(number)
-                codes.append(process.wait(PATIENCE_S))
-            assert watch.seconds < STOP_S
+    codes = []
+    for process in [cluster.job_manager, *cluster.task_managers]:
+        with Stopwatch(process.pid) as watch:
+            process.send(number)
+            codes.append(process.wait(PATIENCE_S))
+        assert watch.seconds < STOP_S
 
     assert codes == [0, 0, 0]
 
@@ -169,13 +162,12 @@ def test_an_address_that_others_can_reach_is_refused_in_one_line(tmp_path: Path,
         assert "0.0.0.0" in process.stderr
 
 
-def test_a_failing_function_is_shown_to_the_client(lasting_job: StartJob, tmp_path: Path) -> None:
+def test_a_failing_function_is_shown_to_the_client(lasting_job: StartJob, signals: Signals) -> None:
     """The client shows the user's own traceback, the operator, the subtask and the record; the cluster takes the next
     job.
     """
-    with Signals(tmp_path / "signals") as signals:
-        client = lasting_job("failing", signals)
-        code = client.wait(PATIENCE_S)
+    client = lasting_job("failing", signals)
+    code = client.wait(PATIENCE_S)
 
     assert code == 1
     assert "ZeroDivisionError: integer division or modulo by zero" in client.stderr
@@ -184,18 +176,16 @@ def test_a_failing_function_is_shown_to_the_client(lasting_job: StartJob, tmp_pa
     assert "'divide them'" in client.stderr
     assert re.search(r"subtask \d", client.stderr)
     assert re.search(r"record\D+7\b", client.stderr)
-    with Signals(tmp_path / "again") as signals:
-        assert lasting_job("succeeding", signals).wait(PATIENCE_S) == 0
+    assert lasting_job("succeeding", signals).wait(PATIENCE_S) == 0
 
 
-def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    with Signals(tmp_path / "signals") as signals:
-        client = user_job(cluster, "endless", signals)
-        pid = int(signals.wait())
+def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluster: Cluster, signals: Signals) -> None:
+    client = user_job(cluster, "endless", signals)
+    pid = int(signals.wait())
 
-        with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
-            os.kill(pid, signal.SIGKILL)
-            code = client.wait(PATIENCE_S)
+    with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
+        os.kill(pid, signal.SIGKILL)
+        code = client.wait(PATIENCE_S)
 
     assert code == 1
     assert watch.seconds < LOST_S
@@ -204,17 +194,16 @@ def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluste
 
 
 def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_elsewhere(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, signals: Signals
 ) -> None:
     """The blocked task cannot end, and is named; its TaskManager is killed by the test."""
-    with Signals(tmp_path / "signals") as signals:
-        client = user_job(cluster, "blocked", signals)
-        pids = {int(signals.wait()), int(signals.wait())}
+    client = user_job(cluster, "blocked", signals)
+    pids = {int(signals.wait()), int(signals.wait())}
 
-        os.kill(min(pids), signal.SIGKILL)
-        with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
-            code = client.wait(PATIENCE_S)
-        os.kill(max(pids), signal.SIGKILL)
+    os.kill(min(pids), signal.SIGKILL)
+    with Stopwatch(cluster.job_manager.pid, client.pid) as watch:
+        code = client.wait(PATIENCE_S)
+    os.kill(max(pids), signal.SIGKILL)
 
     assert code == 1
     assert watch.seconds < LOST_S
@@ -222,12 +211,12 @@ def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_e
     assert "have not ended yet: 'block" in client.stderr
 
 
-def test_a_frozen_taskmanager_is_lost_too(tmp_path: Path) -> None:
+def test_a_frozen_taskmanager_is_lost_too(signals: Signals, tmp_path: Path) -> None:
     """A frozen TaskManager is lost although its connection stays open: only its heartbeats are missing."""
     short = ("--heartbeat-interval-s", "1", "--heartbeat-timeout-s", "4")
     folder = tmp_path / "cluster"
     folder.mkdir()
-    with Cluster(folder, job_manager_options=short) as cluster, Signals(tmp_path / "signals") as signals:
+    with Cluster(folder, job_manager_options=short) as cluster:
         client = user_job(cluster, "endless", signals)
         pid = int(signals.wait())
 
@@ -243,20 +232,70 @@ def test_a_frozen_taskmanager_is_lost_too(tmp_path: Path) -> None:
     assert f"pid {pid}) was lost" in client.stderr
 
 
-def test_cancel_ends_a_running_job_and_frees_its_slots(lasting_job: StartJob, tmp_path: Path) -> None:
-    with Signals(tmp_path / "signals") as signals:
-        client = lasting_job("endless", signals, "--cancel-after-signal")
+def test_cancel_ends_a_running_job_and_frees_its_slots(lasting_job: StartJob, signals: Signals) -> None:
+    client = lasting_job("endless", signals, "--cancel-after-signal")
 
-        assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
-        assert client.wait(PATIENCE_S) == 0
-    with Signals(tmp_path / "again") as signals:
-        assert lasting_job("succeeding", signals).wait(PATIENCE_S) == 0
+    assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
+    assert client.wait(PATIENCE_S) == 0
+    assert lasting_job("succeeding", signals).wait(PATIENCE_S) == 0
 
 
-def test_a_job_that_waits_for_slots_can_be_cancelled(lasting_job: StartJob, tmp_path: Path) -> None:
+def test_a_job_that_waits_for_slots_can_be_cancelled(lasting_job: StartJob, signals: Signals) -> None:
     """A job that needs three slots, in a cluster of two, can be cancelled."""
-    with Signals(tmp_path / "signals") as signals:
-        client = lasting_job("succeeding", signals, "--parallelism", "3", "--cancel-at-once")
+    client = lasting_job("succeeding", signals, "--parallelism", "3", "--cancel-at-once")
 
-        assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
-        assert client.wait(PATIENCE_S) == 0
+    assert client.wait_for_line(r"^status (\w+)$").group(1) == "CANCELED"
+    assert client.wait(PATIENCE_S) == 0
+
+
+# ---------------------------------------------------------------- clients that are killed
+
+TIMEOUT = "client.heartbeat.timeout=1000"
+SHUTDOWN, DETACHED = "execution.shutdown-on-attached-exit=true", "execution.attached=false"
+LONGER_THAN_TIMEOUT_S = 2.0
+KNOWN_S = 30.0
+
+
+@pytest.fixture
+def client(lasting_cluster: Cluster) -> Iterator[ClusterClient]:
+    client = target_of(lasting_cluster).open(0)
+    yield client
+    client.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("arguments", "ends"),
+    [
+        (["--collect"], True),
+        (["--collect", "--option", TIMEOUT], True),
+        (["--collect", "--option", TIMEOUT, "--option", DETACHED], False),
+        (["--option", TIMEOUT, "--option", SHUTDOWN], True),
+        (["--option", TIMEOUT], False),
+    ],
+)
+def test_a_job_ends_without_its_client_if_it_is_attached(
+    lasting_job: StartJob, client: ClusterClient, signals: Signals, arguments: list[str], ends: bool
+) -> None:
+    """A job goes on while its client lives, however long; the end of the client's connection counts as the client's
+    end.
+    """
+    program = lasting_job("endless", signals, *arguments)
+    signals.wait()
+    (job_id,) = [job["jid"] for job in client.call(lambda api: api.list_jobs()) if job["state"] == "RUNNING"]
+    with_client = client.call(lambda api: api.wait_terminal(job_id, LONGER_THAN_TIMEOUT_S))
+    program.send(signal.SIGKILL)
+    program.wait(PATIENCE_S)
+    # The default is a minute: a client that was killed is not waited for so long.
+    without_client = client.call(lambda api: api.wait_terminal(job_id, KNOWN_S if ends else LONGER_THAN_TIMEOUT_S))
+    client.call(lambda api: api.cancel(job_id))
+    document = client.call(lambda api: api.wait_terminal(job_id, PATIENCE_S))
+
+    assert with_client is None
+    assert (without_client is not None) == ends
+    assert document is not None
+    assert document["state"] == "CANCELED"
+    # A client that is killed between two of its requests has no open one: then its silence tells.
+    assert (document["cancel-reason"] or "").startswith(
+        ("its client has ended", "no sign of life from its client for 1 s")
+    ) == ends

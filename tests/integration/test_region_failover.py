@@ -12,12 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from flowlet.common import Configuration, JobStatus, WatermarkStrategy
+from flowlet.common import JobStatus, WatermarkStrategy
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.records import Chunk
+from tests.integration.jobs import RESTARTING, environment
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow
@@ -27,21 +28,6 @@ CHUNK = 50
 PACE_S = 0.02  # of each chunk: checkpoints complete on the way
 FAIL_AT = 2_000
 HELD_AT = 1_000  # until two checkpoints have completed: what fails later has one to go on at, however slow the machine
-
-
-def environment(folder: Path, **options: str) -> StreamExecutionEnvironment:
-    configuration = Configuration()
-    values = {
-        "execution.checkpointing.dir": str(folder),
-        "execution.checkpointing.interval": "100 ms",
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "3",
-        "restart-strategy.fixed-delay.delay": "50 ms",
-        **options,
-    }
-    for name, value in values.items():
-        configuration.set_string(name, value)
-    return StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(2)
 
 
 class Numbers(Source):
@@ -187,7 +173,7 @@ def test_a_subtask_that_shares_nothing_fails_alone(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_with_the_strategy_full_both_start_again(tmp_path: Path) -> None:
-    env = environment(tmp_path / "checkpoints", **{"jobmanager.execution.failover-strategy": "full"})
+    env = environment(tmp_path / "checkpoints", {**RESTARTING, "jobmanager.execution.failover-strategy": "full"})
     job_of_subtasks(env, tmp_path)
 
     env.execute("subtasks")

@@ -30,12 +30,6 @@ HEARTBEAT_TIMEOUT_S = 50.0  # the default
 cluster = cluster_fixture(3)  # two for the job and a spare one
 
 
-@pytest.fixture
-def signals(tmp_path: Path) -> Iterator[Signals]:
-    with Signals(tmp_path / "signals") as signals:
-        yield signals
-
-
 class Tells:
     """Tells the test at its first record in which process it runs; in the first run it then waits for the test."""
 

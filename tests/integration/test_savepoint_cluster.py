@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.cluster import Cluster
+from tests.integration.jobs import cluster_fixture
 from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -84,12 +84,7 @@ env.execute("counting")
 """.replace("NUM_RECORDS", str(NUM_RECORDS)).replace("NUM_KEYS", str(NUM_KEYS))
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder, num_task_managers=3) as running:
-        yield running
+cluster = cluster_fixture(3)
 
 
 class Shell:

@@ -31,6 +31,8 @@ from tests.frozen.test_state_names import STATE_NAMES
 from tests.integration import savepoint_programs as programs
 from tests.waiting import all_run, spin_until
 
+pytestmark = pytest.mark.slow
+
 PARALLELISMS = (1, 2, 3, 5)
 QUICK = [("process", 2, 3), ("flat_map", 2, 3), ("files", 2, 1), ("async", 1, 2), ("broadcast", 2, 5), ("sum", 3, 2)]
 MATRIX = [(kind, former, now) for kind in programs.PROGRAMS for former in (2, 3) for now in PARALLELISMS]
@@ -93,21 +95,22 @@ def finished(job: JobClient) -> None:
     job.get_job_execution_result().result()
 
 
-def check(cluster: MiniCluster, folder: Path, kind: str, former: int, now: int) -> None:
-    path = suspended(cluster, folder, kind, former)
-    finished(started(cluster, folder, kind, now, path))
+def check_going_on(
+    cluster: MiniCluster, folder: Path, kind: str, parallelism: int, savepoint: str, **options: str
+) -> None:
+    """Check that a job goes on from the savepoint of another to the right results."""
+    finished(started(cluster, folder, kind, parallelism, savepoint, **options))
 
     _, is_right = programs.PROGRAMS[kind]
     assert is_right(), programs.results
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "former", "now"), QUICK)
 def test_a_job_goes_on_from_the_savepoint_of_another(
     cluster: MiniCluster, folder: Path, kind: str, former: int, now: int
 ) -> None:
     """Each record counts once, timers fire once, and the rest of the source is read."""
-    check(cluster, folder, kind, former, now)
+    check_going_on(cluster, folder, kind, now, suspended(cluster, folder, kind, former))
 
 
 def named_in_state(names: str) -> list[Any]:
@@ -118,7 +121,6 @@ def named_in_state(names: str) -> list[Any]:
     return [getattr(importlib.import_module(module), name) for module, name in places]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
@@ -138,19 +140,15 @@ def test_a_savepoint_names_our_classes_as_they_were_called(
 
     for former, today in renamed.items():
         monkeypatch.setitem(RENAMED, former, today)
-    finished(started(cluster, folder, kind, 3, path))
-
-    _, is_right = programs.PROGRAMS[kind]
-    assert is_right(), programs.results
+    check_going_on(cluster, folder, kind, 3, path)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "former", "now"), MATRIX)
 def test_each_kind_of_operator_goes_on_with_each_parallelism(
     cluster: MiniCluster, folder: Path, kind: str, former: int, now: int
 ) -> None:
-    check(cluster, folder, kind, former, now)
+    check_going_on(cluster, folder, kind, now, suspended(cluster, folder, kind, former))
 
 
 def take(job: JobClient) -> str:
@@ -158,7 +156,6 @@ def take(job: JobClient) -> str:
     return job.trigger_savepoint().result()
 
 
-@pytest.mark.slow
 def test_a_job_goes_on_while_and_after_a_savepoint_is_taken(cluster: MiniCluster, folder: Path) -> None:
     """A savepoint beside periodic checkpoints stays when the job has ended, and counts for nothing."""
     options = {"execution.checkpointing.interval": "20 ms", "execution.checkpointing.dir": str(folder / "checkpoints")}
@@ -174,7 +171,6 @@ def test_a_job_goes_on_while_and_after_a_savepoint_is_taken(cluster: MiniCluster
     assert sum(kind == "counted" for kind, *_ in programs.results) == programs.NUM_RECORDS - programs.HALF
 
 
-@pytest.mark.slow
 def test_a_savepoint_of_a_job_with_unaligned_checkpoints_is_aligned(cluster: MiniCluster, folder: Path) -> None:
     options = {
         "execution.checkpointing.interval": "20 ms",
@@ -186,21 +182,15 @@ def test_a_savepoint_of_a_job_with_unaligned_checkpoints_is_aligned(cluster: Min
     assert cluster.target.secret is not None
     manifest = SavepointStorage(path, manifest_key(cluster.target.secret)).read_manifest()
     assert all(entry.channels is None for entry in manifest.subtasks)
-    finished(started(cluster, folder, "sum", 3, path))
-    assert programs.counts_are_right()
+    check_going_on(cluster, folder, "sum", 3, path)
 
 
-@pytest.mark.slow
 def test_a_savepoint_that_was_moved_is_restored(cluster: MiniCluster, folder: Path) -> None:
-    path = suspended(cluster, folder, "process", 2)
-    moved = shutil.move(path, folder / "elsewhere")
+    moved = shutil.move(suspended(cluster, folder, "process", 2), folder / "elsewhere")
 
-    finished(started(cluster, folder, "process", 2, str(moved)))
-
-    assert programs.process_is_right()
+    check_going_on(cluster, folder, "process", 2, str(moved))
 
 
-@pytest.mark.slow
 def test_draining_fires_all_timers_of_event_time(cluster: MiniCluster, folder: Path) -> None:
     """Suspending fires no timers: a job that goes on fires them.  A job that starts from a drained one has no timers
     left.
@@ -217,7 +207,6 @@ def test_draining_fires_all_timers_of_event_time(cluster: MiniCluster, folder: P
     assert programs.results == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "former", "now"),
     [
@@ -244,13 +233,9 @@ def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, kind:
     )
     path = suspended(cluster, folder, kind, 2, **options)
 
-    finished(started(cluster, folder, kind, 3, path, **{"state.backend.type": now}))
-
-    _, is_right = programs.PROGRAMS[kind]
-    assert is_right(), programs.results
+    check_going_on(cluster, folder, kind, 3, path, **{"state.backend.type": now})
 
 
-@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_leaves_the_job_alone(cluster: MiniCluster, folder: Path) -> None:
     """No task hears of a directory that cannot be written, also if the job is to be stopped."""
     (folder / "file").write_text("no directory")
@@ -279,7 +264,6 @@ def changed(
     return env.execute_async("changed")
 
 
-@pytest.mark.slow
 def test_an_operator_may_be_added(cluster: MiniCluster, folder: Path) -> None:
     """An added operator begins without state."""
     finished(changed(cluster, suspended(cluster, folder, "process", 2), more=True))
@@ -287,7 +271,6 @@ def test_an_operator_may_be_added(cluster: MiniCluster, folder: Path) -> None:
     assert programs.process_is_right()
 
 
-@pytest.mark.slow
 def test_an_operator_with_another_uid_is_refused_with_both(cluster: MiniCluster, folder: Path) -> None:
     """The error names both uids and says what to do; an operator whose state is not wanted begins anew."""
     path = suspended(cluster, folder, "process", 2)
@@ -304,7 +287,6 @@ def test_an_operator_with_another_uid_is_refused_with_both(cluster: MiniCluster,
     assert sum(kind == "counted" for kind, *_ in programs.results) < programs.NUM_RECORDS
 
 
-@pytest.mark.slow
 def test_an_operator_that_was_removed_is_refused(cluster: MiniCluster, folder: Path) -> None:
     path = suspended(cluster, folder, "process", 2)
     env = cluster.environment().set_parallelism(2)
@@ -317,7 +299,6 @@ def test_an_operator_that_was_removed_is_refused(cluster: MiniCluster, folder: P
         env.execute_async("smaller").get_job_execution_result().result()
 
 
-@pytest.mark.slow
 def test_the_reader_shows_what_is_in_a_savepoint(cluster: MiniCluster, folder: Path) -> None:
     """The reader shows each kind of state, as tables with the declared types."""
     job = started(cluster, folder, "process", 2)
@@ -353,7 +334,6 @@ class KeepsALock(KeyedProcessFunction):
         yield value
 
 
-@pytest.mark.slow
 def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniCluster, folder: Path) -> None:
     """A failed savepoint leaves no files; periodic checkpoints would restart the job."""
     env = cluster.environment().set_parallelism(2).set_default_savepoint_directory(str(folder / "savepoints"))
@@ -369,7 +349,6 @@ def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniC
     assert programs.records_are_right()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_periodic", [False, True])
 def test_a_client_that_reads_the_results_gets_each_once_over_both_jobs(
     cluster: MiniCluster, folder: Path, is_periodic: bool

@@ -1,32 +1,25 @@
 """State whose classes are defined in the program itself goes on after its TaskManagers were killed."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.flowlet.client.programs import running
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import os
-import signal
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
-from flowlet.common import Configuration, Types
-from flowlet.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from flowlet.common import Types
+from flowlet.datastream import KeyedProcessFunction
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from flowlet.tm.taskmanager_process import PROCESS_NAME
+from tests.integration.jobs import environment, running_counts, task_managers
 
 NUM_RECORDS = 12_000
 NUM_KEYS = 7
@@ -83,31 +76,18 @@ def paced(number):
     return number
 
 
-def task_managers():
-    children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if child.name() == PROCESS_NAME]
-
-
 if __name__ == "__main__":
-    settings = {
-        "execution.checkpointing.dir": sys.argv[1],
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": "3",
-        "restart-strategy.fixed-delay.delay": "50 ms",
-    }
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(settings)).set_parallelism(2)
-    env.enable_checkpointing(100)
+    env = environment(sys.argv[1])
     numbers = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=Types.LONG()).set_parallelism(1)
     counts = numbers.key_by(KEY).process(Count())
     with counts.execute_and_collect("classes of the program") as results:
         found = [next(results)]  # handed out when a checkpoint is complete
         killed = task_managers()
-        for pid in killed:  # all: their state is read by processes that never saw the classes
-            os.kill(pid, signal.SIGKILL)
+        for each in killed:  # all: their state is read by processes that never saw the classes
+            each.kill()
         found += results
-    sizes = Counter(number % NUM_KEYS for number in range(NUM_RECORDS))
     assert len(killed) == 2, killed
-    assert Counter(found) == Counter((key, count) for key, size in sizes.items() for count in range(1, size + 1))
+    assert Counter(found) == running_counts(NUM_RECORDS, NUM_KEYS)
     print("the counts are right")
 """  # noqa: E501
 KEYS = {"a number": "lambda value: value % NUM_KEYS", "an object": "lambda value: Place(value % NUM_KEYS, Color.RED)"}
@@ -121,12 +101,7 @@ def test_classes_of_the_program_are_the_same_ones_after_a_restart(key: str, tmp_
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("KEY)", f"{KEYS[key]})"), encoding="utf-8")
 
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path / "checkpoints")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    with running(str(program), str(tmp_path / "checkpoints")) as process:
+        code, out, errors = process.end()
 
-    assert (done.returncode, done.stdout) == (0, "the counts are right\n"), done.stderr
+    assert (code, out) == (0, "the counts are right\n"), errors

@@ -5,7 +5,6 @@ Source: Flink ``UnalignedCheckpointITCase``, ``UnalignedCheckpointStressITCase``
 """
 
 import os
-import re
 import signal
 import sys
 import time
@@ -18,13 +17,11 @@ import pytest
 
 from bench.cluster import Cluster
 from flowlet.client.executor import execute
-from flowlet.client.remote import RemoteTarget
 from flowlet.client.translate import translate
 from flowlet.common import Configuration
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import (
-    CloseableIterator,
     DataStream,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -36,19 +33,22 @@ from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.testing import MiniCluster
+from tests.integration.jobs import (
+    PAIR,
+    RESTARTING,
+    RETAINED,
+    cluster_fixture,
+    collected,
+    results_of,
+    running_counts,
+    stays_at,
+    target_of,
+)
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 TRIPLE = Types.TUPLE([Types.LONG(), Types.LONG(), Types.STRING()])
-PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 NUM_KEYS = 7
-
-
-def target_of(cluster: Cluster | MiniCluster) -> RemoteTarget:
-    if isinstance(cluster, MiniCluster):
-        return cluster.target
-    host, _, port = cluster.address.rpartition(":")
-    return RemoteTarget(host, int(port), secret_file=cluster.secret_file)
 
 
 class UnalignedJob:
@@ -67,15 +67,13 @@ class UnalignedJob:
             "execution.checkpointing.interval": "500 ms",
             "execution.checkpointing.unaligned.enabled": "true",
             "execution.checkpointing.aligned-checkpoint-timeout": timeout,
-            "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "3",
-            "restart-strategy.fixed-delay.delay": "50 ms",
+            **RESTARTING,
             **(more_options or {}),
         }
         self.environment = StreamExecutionEnvironment(Configuration.from_dict(options), self._submit).set_parallelism(
             parallelism
         )
-        self._target = target_of(cluster)
+        self._target = cluster.target if isinstance(cluster, MiniCluster) else target_of(cluster)
 
     def _submit(self, stream_graph: StreamGraph, *_: object) -> SubmittedJob:
         job_graph = translate(stream_graph)
@@ -132,13 +130,7 @@ def numbers(job: UnalignedJob, num_records: int, filler: str = "") -> DataStream
     return stream.map(lambda number: (number % NUM_KEYS, 1, f"{filler}{number}"), output_type=TRIPLE).set_parallelism(1)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Yield a cluster with two TaskManagers for the job and a spare one."""
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder, num_task_managers=3) as running:
-        yield running
+cluster = cluster_fixture(3)  # a spare one
 
 
 @pytest.fixture
@@ -234,11 +226,8 @@ def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(
         if other
         else one.process(CountOne(tmp_path), output_type=PAIR)
     )
-    results = counted.execute_and_collect("in flight")
-    assert isinstance(results, CloseableIterator)
-
     first = []
-    with results:
+    with collected(counted, "in flight") as results:
         while not any(is_full(each) for each in job.checkpoints()["history"]):
             first += [next(results) for _ in range(100)]  # handed out as checkpoints complete
         killed = next(tmp_path.glob("pid-*"))
@@ -247,12 +236,11 @@ def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(
         restored = job.wait_for_restore()
         found = Counter([*first, *results])
 
-    sizes = Counter(number % NUM_KEYS for number in range(num_records))
     *sources, counting = restored["tasks"].values()
     assert all(each["persisted_data"] for each in sources), "nothing was on its way from a source"
     assert counting["persisted_data"], "nothing had reached the functions"
     assert unaligned_subtasks(restored)
-    assert found == Counter((key, count) for key, size in sizes.items() for count in range(1, num_inputs * size + 1))
+    assert found == running_counts(num_records, NUM_KEYS, num_inputs)
 
 
 def has_sums_in_flight(checkpoint: dict[str, Any]) -> bool:
@@ -331,8 +319,7 @@ def cancelled_in_flight(
     cluster: MiniCluster, folder: Path, parallelism: int, num_records: int, *, removable: bool = False
 ) -> str:
     """Run the job until a checkpoint holds records in flight of every task, and cancel it; the checkpoint's path."""
-    retained = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
-    job = UnalignedJob(cluster, folder, parallelism=parallelism, more_options=retained)
+    job = UnalignedJob(cluster, folder, parallelism=parallelism, more_options=RETAINED)
     sums(job, folder, num_records, removable=removable).sink_to(DiscardingSink())
     job.environment.execute_async("former")
     try:
@@ -342,15 +329,13 @@ def cancelled_in_flight(
             job.job.wait()
     finally:
         job.job.close()
-    (path,) = re.findall(r"stays at (\S+);", str(caught.value))
-    return str(path)
+    return stays_at(caught.value)
 
 
-def results_from(job: UnalignedJob, stream: DataStream) -> list[Any]:
-    results = stream.execute_and_collect("later")
-    assert isinstance(results, CloseableIterator)
-    with results:
-        return sorted(results)
+def totals(num_records: int) -> list[tuple[int, int, int]]:
+    """Return what ``sums`` gives, sorted."""
+    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
+    return [(key, len(of), sum(of)) for key, of in numbers_of.items()]
 
 
 @pytest.mark.long
@@ -372,13 +357,12 @@ def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(
         parallelism=later,
         more_options={**more, "execution.state-recovery.ignore-unclaimed-state": "true"},
     )
-    found = results_from(job, sums(job, tmp_path, num_records))
+    found = results_of(sums(job, tmp_path, num_records))
 
-    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
-    assert found == [(key, len(of), sum(of)) for key, of in numbers_of.items()]
+    assert sorted(found) == totals(num_records)
     strict = UnalignedJob(four_slots, tmp_path, parallelism=later, more_options=more)
     with pytest.raises(FlowletError, match="allow-non-restored-state"):
-        results_from(strict, sums(strict, tmp_path, num_records))
+        results_of(sums(strict, tmp_path, num_records))
     strict.job.close()
 
 
@@ -388,14 +372,7 @@ def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(clu
     task.
     """
     num_records = 30_000
-    former = UnalignedJob(
-        cluster,
-        tmp_path,
-        more_options={
-            "restart-strategy.fixed-delay.attempts": "0",
-            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-        },
-    )
+    former = UnalignedJob(cluster, tmp_path, more_options={**RETAINED, "restart-strategy.fixed-delay.attempts": "0"})
     sums(former, tmp_path, num_records).sink_to(DiscardingSink())
     former.environment.execute_async("former")
     try:
@@ -410,10 +387,9 @@ def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(clu
     (tmp_path / "gate").touch()
 
     later = UnalignedJob(cluster, tmp_path, parallelism=1, more_options={"execution.state-recovery.path": path})
-    found = results_from(later, sums(later, tmp_path, num_records))
+    found = results_of(sums(later, tmp_path, num_records))
 
-    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
-    assert found == [(key, len(of), sum(of)) for key, of in numbers_of.items()]
+    assert sorted(found) == totals(num_records)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +410,6 @@ def test_records_in_flight_go_on_with_any_parallelism_and_chains(
     num_records = 30_000
     path = cancelled_in_flight(four_slots, tmp_path, former, num_records)
     (tmp_path / "gate").touch()
-    numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
     aligned = {"execution.checkpointing.unaligned.enabled": "false"}
 
     for parallelism, options, added in [
@@ -447,11 +422,6 @@ def test_records_in_flight_go_on_with_any_parallelism_and_chains(
     ]:
         more = {"execution.state-recovery.path": path, **options}
         job = UnalignedJob(four_slots, tmp_path, parallelism=parallelism, more_options=more)
-        results = sums(job, tmp_path, num_records, added=added).execute_and_collect("later")
-        assert isinstance(results, CloseableIterator)
-        with results:
-            found = list(results)
+        found = results_of(sums(job, tmp_path, num_records, added=added))
 
-        assert sorted(found) == [(key, len(of), sum(of)) for key, of in numbers_of.items()], (
-            f"at parallelism {parallelism}, {added=}"
-        )
+        assert sorted(found) == totals(num_records), f"at parallelism {parallelism}, {added=}"

@@ -3,8 +3,6 @@ fewer subtasks.
 """
 
 import os
-import re
-import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -16,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from bench.cluster import Cluster
-from flowlet.common import Configuration, Duration, Time
+from flowlet.common import Duration, Time
 from flowlet.datastream import OutputTag, StreamExecutionEnvironment
 from flowlet.datastream.column_stream import ColumnStream
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.window import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
-from flowlet.errors import JobExecutionError
-from tests.integration.test_recovery_matrix import wait_for_checkpoint
+from tests.integration.jobs import cluster_fixture, results_of
+from tests.integration.test_recovery_matrix import BACK_ENDS, checkpoint_after_a_kill, retaining
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +65,6 @@ def expected_windows(size_ms: int) -> dict[tuple[Any, int], list[int]]:
     for key, number, timestamp in ROWS:
         found[key, timestamp // size_ms * size_ms].append(number)
     return found
-
-
-def results_of(stream: Any) -> list[Any]:
-    with stream.execute_and_collect() as records:
-        return list(records)
 
 
 def milliseconds(moment: Any) -> int:
@@ -164,43 +157,20 @@ def expected_pairs(size_ms: int) -> Counter[Any]:
     return pairs
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Yield a cluster that has three TaskManagers with a slot each after one was killed."""
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with Cluster(folder, num_task_managers=4) as running:
-        monkeypatch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
-        yield running
+cluster = cluster_fixture(4)  # three after one was killed
 
 
 def program(
     cluster: Cluster, folder: Path, parallelism: int, options: dict[str, str]
 ) -> tuple[StreamExecutionEnvironment, ColumnStream]:
-    configuration = Configuration()
-    fixed = {
-        "flowlet.jobmanager": cluster.address,
-        "execution.checkpointing.dir": str(folder / "checkpoints"),
-        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-        "restart-strategy.type": "none",
-    }
-    for name, value in {**fixed, **options}.items():
-        configuration.set_string(name, value)
-    env = (
-        StreamExecutionEnvironment.get_execution_environment(configuration)
-        .set_parallelism(parallelism)
-        .enable_checkpointing(200)
-    )
+    env = retaining(cluster, folder, parallelism, options)
     rows = env.from_arrow(Batches(folder), SCHEMA).set_parallelism(1).with_event_time("ts", Duration.of_millis(1_500))
     whole = TumblingEventTimeWindows.of(Time.days(1))
     return env, rows.key_by("k").window(whole).agg(total=("n", "sum"), count="count", last=("n", "last")).uid("windows")
 
 
-IN_ROCKSDB = {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{}, IN_ROCKSDB], ids=["heap", "RocksDB"])
+@pytest.mark.parametrize("options", BACK_ENDS.values(), ids=BACK_ENDS)
 def test_windows_are_exact_after_a_kill_with_any_number_of_slots(
     options: dict[str, str], cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -209,19 +179,14 @@ def test_windows_are_exact_after_a_kill_with_any_number_of_slots(
         pytest.importorskip("rocksdict")
     env, windows = program(cluster, tmp_path, 2, options)
     windows.sink_to(DiscardingSink())
-    job = env.execute_async("former")
-    wait_for_checkpoint(cluster, str(job.get_job_id()), has_backlog=False)
-    os.kill(int(next(tmp_path.glob("pid-*")).name.removeprefix("pid-")), signal.SIGKILL)
-    with pytest.raises(JobExecutionError, match="was lost") as caught:
-        job.get_job_execution_result().result()
-    (path,) = re.findall(r"stays at (\S+);", str(caught.value))
+    path = checkpoint_after_a_kill(cluster, tmp_path, env.execute_async("former"))
     (tmp_path / "hurry").touch()
     expected = {
         key: (sum(numbers), len(numbers), numbers[-1]) for (key, _), numbers in expected_windows(24 * 3_600_000).items()
     }
 
     for parallelism in (2, 3, 1):
-        _, windows = program(cluster, tmp_path, parallelism, {**options, "execution.state-recovery.path": str(path)})
+        _, windows = program(cluster, tmp_path, parallelism, {**options, "execution.state-recovery.path": path})
         found = results_of(windows)
 
         assert {row["k"]: (row["total"], row["count"], row["last"]) for row in found} == expected, (

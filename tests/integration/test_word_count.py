@@ -3,7 +3,6 @@
 import csv
 import os
 import re
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,9 +24,18 @@ def start_example(tmp_path: Path, *args: str | Path) -> Process:
     return Process([sys.executable, str(EXAMPLE), *map(str, args)], log=tmp_path / "stderr.txt")
 
 
-def run_example(tmp_path: Path, *args: str | Path, timeout_s: float = PATIENCE_S) -> tuple[int, str, str]:
+def run_example(tmp_path: Path, *args: str | Path) -> tuple[int, str, str]:
     with start_example(tmp_path, *args) as process:
-        return process.wait(timeout_s), process.stdout, process.stderr
+        return process.wait(PATIENCE_S), process.stdout, process.stderr
+
+
+def is_exact(tmp_path: Path, files: Iterable[Path], *args: str | Path) -> tuple[str, str]:
+    """Run the example; check that it counts the words of these files; return what it printed."""
+    output = tmp_path / "counts.csv"
+    code, stdout, stderr = run_example(tmp_path, *args, "--output", output)
+    assert code == 0, stderr
+    assert list(csv_rows(output)) == by_frequency(counted(files)), stdout
+    return stdout, stderr
 
 
 def counted(files: Iterable[Path]) -> Counter[str]:
@@ -84,45 +92,29 @@ def test_the_default_input_is_counted_exactly(tmp_path: Path, monkeypatch: pytes
     patch = f"import sysconfig\nsysconfig.get_path = lambda name, real=sysconfig.get_path: {str(library)!r} if name == "
     (tmp_path / "sitecustomize.py").write_text(f"{patch}'stdlib' else real(name)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    output = tmp_path / "counts.csv"
 
-    code, stdout, stderr = run_example(tmp_path, "--output", output)
+    text = "".join(is_exact(tmp_path, library.iterdir()))
 
-    assert code == 0, stderr
-    assert list(csv_rows(output)) == by_frequency(counted(library.iterdir()))
-    text = stdout + stderr
     assert re.search(r"counting words: [\d,]+ words, [\d,]+ records/s", text)
     assert "20 most frequent words" in text
     assert re.search(r"[\d,]+ words/s", text)
     assert re.search(r"credits", text)
 
 
-def test_the_counts_are_exact_although_a_taskmanager_is_killed(tmp_path: Path) -> None:
-    """Source, counts and results go on from the newest checkpoint."""
+@pytest.mark.parametrize(("option", "killed"), [([], "TaskManager"), (["jobmanager"], "JobManager")])
+def test_the_counts_are_exact_although_a_process_of_the_cluster_is_killed(
+    tmp_path: Path, option: list[str], killed: str
+) -> None:
+    """Source, counts and results go on from the newest checkpoint; another JobManager with the job store goes on with
+    the job.
+    """
     folder = Path(os.__file__).parent / "asyncio"
-    output = tmp_path / "counts.csv"
 
-    code, stdout, stderr = run_example(tmp_path, "--kill-one", "--input", folder, "--repeat", "8", "--output", output)
-
-    assert code == 0, stderr
-    assert "killed TaskManager process" in stderr
-    counts = counted([*folder.rglob("*.py")] * 8)
-    assert list(csv_rows(output)) == by_frequency(counts), stdout
-
-
-def test_the_counts_are_exact_although_the_jobmanager_is_killed(tmp_path: Path) -> None:
-    """Another JobManager with the job store goes on with the job, and the counts are exact."""
-    folder = Path(os.__file__).parent / "asyncio"
-    output = tmp_path / "counts.csv"
-
-    code, stdout, stderr = run_example(
-        tmp_path, "--kill-one", "jobmanager", "--input", folder, "--repeat", "8", "--output", output
+    _, errors = is_exact(
+        tmp_path, [*folder.rglob("*.py")] * 8, "--kill-one", *option, "--input", folder, "--repeat", "8"
     )
 
-    assert code == 0, stderr
-    assert "killed JobManager process" in stderr
-    counts = counted([*folder.rglob("*.py")] * 8)
-    assert list(csv_rows(output)) == by_frequency(counts), stdout
+    assert f"killed {killed} process" in errors
 
 
 def test_an_empty_file_has_no_words(tmp_path: Path) -> None:
@@ -136,12 +128,9 @@ def test_an_empty_file_has_no_words(tmp_path: Path) -> None:
 
 
 def test_a_line_of_a_megabyte_and_invalid_utf8_are_counted_exactly(tmp_path: Path) -> None:
-    file, output = difficult_file(tmp_path), tmp_path / "counts.csv"
+    file = difficult_file(tmp_path)
 
-    code, _, stderr = run_example(tmp_path, "--input", file, "--output", output)
-
-    assert code == 0, stderr
-    assert list(csv_rows(output)) == by_frequency(counted([file]))
+    is_exact(tmp_path, [file], "--input", file)
 
 
 @pytest.mark.parametrize("parallelism", ["1", "3"])
@@ -238,15 +227,3 @@ def test_control_c_ends_the_example_and_its_cluster_within_two_seconds(tmp_path:
         assert "Traceback" not in process.stderr
         assert alive == []
         assert watch.seconds < 2.5
-
-
-def test_the_example_killed_outright_takes_its_cluster_along(tmp_path: Path) -> None:
-    """A TaskManager whose parent dies ends, too."""
-    with start_example(tmp_path, "--repeat", "30") as process:
-        process.wait_for_line("counting words: ")
-        children = psutil.Process(process.pid).children(recursive=True)
-
-        process.send(signal.SIGKILL)
-
-        assert len(children) >= 2
-        assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []

@@ -18,6 +18,7 @@ from flowlet.datastream.connectors import DiscardingSink
 from flowlet.graph.job_graph import JobGraph
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.jobs import RESTARTING_ONCE, counts, reached, released
+from tests.flowlet.client.programs import Programs
 from tests.waiting import PATIENCE_S
 
 
@@ -120,3 +121,8 @@ def surviving(tmp_path: Path) -> Iterator[StreamExecutionEnvironment]:
     made.configure(Configuration.from_dict({"execution.checkpointing.dir": str(tmp_path / "checkpoints")}))
     yield made.enable_checkpointing(10)
     made.close()
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("programs"))

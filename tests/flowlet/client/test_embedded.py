@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flowlet.client.embedded import EmbeddedCluster, EmbeddedTarget, write_secret
-from flowlet.client.executor import execute, to_message
+from flowlet.client.executor import execute
 from flowlet.client.remote import JobManagerApi
 from flowlet.errors import ConfigError, FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
@@ -94,23 +94,6 @@ def test_what_the_children_print_is_here_when_the_job_has_finished(capsys: pytes
 
     assert sorted(line.partition("> ")[2] for line in out.splitlines()) == sorted(str(number) for number in range(100))
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.slow
-def test_a_child_that_is_killed_fails_the_job_by_name() -> None:
-    cluster = EmbeddedCluster.start(2, 1, in_process=False)
-    victim = cluster.pids()[1]
-    job_graph = endless_shuffle()
-    cluster.call(lambda api: api.submit(to_message(job_graph)))
-    spin_until(lambda: cluster.call(lambda api: api.job(job_graph.job_id))["state"] == "RUNNING")
-
-    os.kill(victim, signal.SIGKILL)
-    document = cluster.call(lambda api: api.wait_terminal(job_graph.job_id, PATIENCE_S))
-    cluster.close()
-
-    assert document is not None
-    assert document["state"] == "FAILED"
-    assert f"pid {victim}) was lost" in document["failure"]["message"]
 
 
 @pytest.mark.slow

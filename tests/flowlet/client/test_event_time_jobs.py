@@ -241,9 +241,7 @@ def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExec
     assert counts == {"fast": before + NUM_LAST, "slow": 1}
 
 
-def test_latency_markers_and_watermarks_are_in_the_job_document(
-    environment: StreamExecutionEnvironment,
-) -> None:
+def test_latency_markers_and_watermarks_are_in_the_job_document(environment: StreamExecutionEnvironment) -> None:
     environment.get_config().set_latency_tracking_interval(5).set_auto_watermark_interval(5)
     numbers = environment.from_source(Scripted([[1, 2], [1_000], is_over]), bounded(10), "numbers")
     numbers.key_by(same_key).process(Windows()).name("windows").sink_to(DiscardingSink())

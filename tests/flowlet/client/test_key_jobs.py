@@ -12,6 +12,7 @@ from flowlet.keys.exact_keys import exact_key
 from tests.flowlet.client.jobs import ran
 from tests.flowlet.keys_of_every_type import GOLDEN
 
+pytestmark = pytest.mark.slow
 KEYS = [key for key, _ in GOLDEN]
 Kind = Callable[[Callable[[], KeyedStream]], Any]
 
@@ -66,7 +67,6 @@ def exactly(results: list[Any]) -> Counter[Any]:
     return Counter((exact_key(key), count) for key, count in results)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_key_that_cannot_be_one_fails_the_job_with_the_reason(
@@ -90,7 +90,6 @@ def test_a_key_that_cannot_be_one_fails_the_job_with_the_reason(
     assert "use a tuple of the fields that identify it, or a frozen dataclass" in message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 40], ids=["few", "many"])
 def test_every_type_of_key_has_a_state_of_its_own(environment: StreamExecutionEnvironment, times: int) -> None:
     records = [(key, 1) for key in KEYS] * times
@@ -101,7 +100,6 @@ def test_every_type_of_key_has_a_state_of_its_own(environment: StreamExecutionEn
     assert exactly(results) == exactly([(key, count + 1) for key in KEYS for count in range(times)])
 
 
-@pytest.mark.slow
 def test_every_type_of_key_has_a_timer_of_its_own(environment: StreamExecutionEnvironment) -> None:
     """The key is the user's object, not its stand-in."""
     records = [(key, 1) for key in KEYS] * 2

@@ -12,9 +12,7 @@ import pytest
 from flowlet.datastream import StreamExecutionEnvironment
 from tests.flowlet.client.programs import REPOSITORY, Programs
 
-PARALLELISM = pytest.mark.parametrize(
-    "parallelism", [pytest.param("1", marks=pytest.mark.slow), pytest.param("2", marks=pytest.mark.slow)]
-)
+PARALLELISM = pytest.mark.parametrize("parallelism", [pytest.param(each, marks=pytest.mark.slow) for each in "12"])
 
 _START = """\
 import abc, collections, contextlib, datetime, enum, functools, random, sys, threading, typing
@@ -662,11 +660,6 @@ if __name__ == "__main__":
     run(drawn)
     run(closed())
 """  # noqa: E501
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    return Programs(tmp_path_factory.mktemp("programs"))
 
 
 def lines_of(programs: Programs, text: str, parallelism: str) -> list[str]:

@@ -29,12 +29,7 @@ from flowlet.datastream import (
     SourceFunction,
     StreamExecutionEnvironment,
 )
-from flowlet.datastream.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateTtlConfig,
-    ValueStateDescriptor,
-)
+from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from flowlet.errors import JobExecutionError, JobGraphError
 from tests.flowlet.client.jobs import ran
 from tests.waiting import PATIENCE_S

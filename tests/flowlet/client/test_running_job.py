@@ -175,35 +175,30 @@ def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"
     return {"name": "j", "state": state, "vertices": vertices, "failure": full}
 
 
-@pytest.mark.parametrize(
-    ("ended", "text"),
-    [
-        pytest.param(
-            document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"),
-            "job 'j' failed: job needs 4 slots, the cluster has 2",
-            id="a failure that the JobManager found",
-        ),
-        pytest.param(
-            document("FAILED", message="gone", exception_type="TaskManagerLost"),
-            "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone",
-            id="a failure without a traceback",
-        ),
-        pytest.param(
-            document(
-                "FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError"
-            ),
-            "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x",
-            id="a source whose files the JobManager could not list",
-        ),
-        pytest.param(document("FAILED"), "job 'j' ended as FAILED", id="no reason"),
-        pytest.param(document("CANCELED"), "job 'j' was cancelled", id="somebody cancelled it"),
-        pytest.param(
-            document("CANCELED") | {"cancel-reason": "no sign of life from its client"},
-            "job 'j' was cancelled: no sign of life from its client",
-            id="nobody asked for its cancellation",
-        ),
-    ],
-)
+UNLISTED = {"subtask": -1, "tm_id": "", "message": "cannot read x", "exception_type": "flowlet.errors.FlowletError"}
+ENDS = {
+    "a failure that the JobManager found": (
+        document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"),
+        "job 'j' failed: job needs 4 slots, the cluster has 2",
+    ),
+    "a failure without a traceback": (
+        document("FAILED", message="gone", exception_type="TaskManagerLost"),
+        "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone",
+    ),
+    "a source whose files the JobManager could not list": (
+        document("FAILED", **UNLISTED),
+        "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x",
+    ),
+    "no reason": (document("FAILED"), "job 'j' ended as FAILED"),
+    "somebody cancelled it": (document("CANCELED"), "job 'j' was cancelled"),
+    "nobody asked for its cancellation": (
+        document("CANCELED") | {"cancel-reason": "no sign of life from its client"},
+        "job 'j' was cancelled: no sign of life from its client",
+    ),
+}
+
+
+@pytest.mark.parametrize(("ended", "text"), ENDS.values(), ids=ENDS)
 def test_an_end_is_told_with_its_reason(ended: dict[str, Any], text: str) -> None:
     assert describe_end(ended) == text
 

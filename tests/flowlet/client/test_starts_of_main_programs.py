@@ -59,11 +59,6 @@ _STARTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    return Programs(tmp_path_factory.mktemp("programs"))
-
-
 # By how the program is started: with which parallelisms it runs in each "make test"; with the others now and then.
 _OFTEN: Mapping[str, str] = {"spawn": "12", "fork": "2", "text": "2", "module": "2", "runpy": "12"}
 

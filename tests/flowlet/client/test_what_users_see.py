@@ -89,38 +89,33 @@ lock = threading.Lock()
 _SUBMITTED = ".sink_to(DiscardingSink()); env.execute()"
 
 
-@pytest.mark.parametrize(
-    ("mistake", "message"),
-    [
-        ("stream.map(3)", "JobGraphError: map() needs a callable or a MapFunction, got 3 of type int"),
-        (
-            "stream.map(lambda first, second: first)",
-            "JobGraphError: map() calls its function with one record, but <lambda>(first, second)",
-        ),
-        ("stream.key_by('word')", "JobGraphError: key_by() needs a callable or a KeySelector, got 'word' of type str"),
-        ("stream.sum(0)", "NotKeyedError: sum() needs a keyed stream: call key_by(...) before it"),
-        ("stream.mapp(abs)", "AttributeError: "),
-        (
-            "stream.sink_to(print)",
-            "JobGraphError: sink_to() needs a sink such as DiscardingSink(), got <built-in function print>",
-        ),
-        ("env.from_collection(5)", "JobGraphError: from_collection() needs a list of elements, got 5 of type int"),
-        (
-            "env.from_collection(['a'], Types.INT())",
-            "JobGraphError: from_collection(): element 0 is not a Integer: 'a' is of type str",
-        ),
-        (
-            "env.set_parallelism('2')",
-            "JobGraphError: the environment's parallelism must be a whole number of 1 or more, got '2'",
-        ),
-        ("env.execute()", "JobGraphError: job 'Flink Streaming Job' has no operators"),
-        (f"stream.map(lambda value: lock){_SUBMITTED}", "JobSubmissionError: vertex "),
-        (
-            f"stream.map(abs).forward().map(abs).set_parallelism(2){_SUBMITTED}",
-            "JobGraphError: forward() from 'Map' (parallelism 1)",
-        ),
-    ],
-)
+MISTAKES = {
+    "stream.map(3)": "JobGraphError: map() needs a callable or a MapFunction, got 3 of type int",
+    "stream.map(lambda first, second: first)": (
+        "JobGraphError: map() calls its function with one record, but <lambda>(first, second)"
+    ),
+    "stream.key_by('word')": "JobGraphError: key_by() needs a callable or a KeySelector, got 'word' of type str",
+    "stream.sum(0)": "NotKeyedError: sum() needs a keyed stream: call key_by(...) before it",
+    "stream.mapp(abs)": "AttributeError: ",
+    "stream.sink_to(print)": (
+        "JobGraphError: sink_to() needs a sink such as DiscardingSink(), got <built-in function print>"
+    ),
+    "env.from_collection(5)": "JobGraphError: from_collection() needs a list of elements, got 5 of type int",
+    "env.from_collection(['a'], Types.INT())": (
+        "JobGraphError: from_collection(): element 0 is not a Integer: 'a' is of type str"
+    ),
+    "env.set_parallelism('2')": (
+        "JobGraphError: the environment's parallelism must be a whole number of 1 or more, got '2'"
+    ),
+    "env.execute()": "JobGraphError: job 'Flink Streaming Job' has no operators",
+    f"stream.map(lambda value: lock){_SUBMITTED}": "JobSubmissionError: vertex ",
+    f"stream.map(abs).forward().map(abs).set_parallelism(2){_SUBMITTED}": (
+        "JobGraphError: forward() from 'Map' (parallelism 1)"
+    ),
+}
+
+
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES.items(), ids=MISTAKES)
 def test_a_mistake_is_shown_with_the_users_line_first_and_one_message(
     mistake: str, message: str, tmp_path: Path
 ) -> None:

@@ -141,10 +141,7 @@ def joined_by_an_interval(source: Callable[[], DataStream]) -> DataStream:
     return left.interval_join(right).between(Time.seconds(-1), Time.seconds(1)).process(Pairs())
 
 
-@pytest.mark.parametrize(
-    ("build", "dropped"),
-    [(in_windows, 1), (joined_by_windows, 2), (joined_by_an_interval, 2)],
-)
+@pytest.mark.parametrize(("build", "dropped"), [(in_windows, 1), (joined_by_windows, 2), (joined_by_an_interval, 2)])
 def test_late_records_that_go_nowhere_are_counted(
     environment: StreamExecutionEnvironment, build: Callable[..., DataStream], dropped: int
 ) -> None:
