@@ -175,7 +175,6 @@ def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"
     return {"name": "j", "state": state, "vertices": vertices, "failure": full}
 
 
-UNLISTED = {"subtask": -1, "tm_id": "", "message": "cannot read x", "exception_type": "flowlet.errors.FlowletError"}
 ENDS = {
     "a failure that the JobManager found": (
         document("FAILED", task_name="", subtask=-1, message="job needs 4 slots, the cluster has 2"),
@@ -186,7 +185,7 @@ ENDS = {
         "job 'j' failed: task 't', subtask 1/2 on tm-1\nTaskManagerLost: gone",
     ),
     "a source whose files the JobManager could not list": (
-        document("FAILED", **UNLISTED),
+        document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError"),
         "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x",
     ),
     "no reason": (document("FAILED"), "job 'j' ended as FAILED"),
