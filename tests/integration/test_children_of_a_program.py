@@ -275,13 +275,15 @@ def environment():
 def run_jobs():
     numbers = environment().from_collection([1, 2, 3])
     numbers.map(lambda number: number + 1).execute_and_collect().close()
-    for function in (lambda number: number + 1, lambda number: number / 0):
-        used = environment()
-        used.from_collection([1, 2, 3]).map(function).print()
-        try:
-            used.execute()
-        except Exception as error:
-            del error
+    used = environment()
+    used.from_collection([1, 2, 3]).map(lambda number: number + 1).print()
+    used.execute()
+    used = environment()
+    used.from_collection([1, 2, 3]).map(lambda number: number / 0).print()
+    try:
+        used.execute()
+    except Exception as error:
+        del error
 
 def count():
     gc.collect()

@@ -100,13 +100,14 @@ def test_modules_beside_the_program_and_classes_of_its_main_module_are_found(clu
     }.items():
         (folder / name).write_text(text)
 
-    command = ("program.py", cluster.address, str(folder / "model"))
-    first = run(folder, *command, "1", "2", "3", cluster=cluster)
+    # Started from elsewhere: the program's folder is not the working directory.
+    command = (str(folder / "program.py"), cluster.address, str(folder / "model"))
+    first = run(tmp_path, *command, "1", "2", "3", cluster=cluster)
     assert first.stdout == "[3, 6, 9]\n", first.stderr
 
     # The next job brings what the user has changed meanwhile.
     (folder / "limits.py").write_text("DEAR = 5\n")
-    second = run(folder, *command, "1", "2", cluster=cluster)
+    second = run(tmp_path, *command, "1", "2", cluster=cluster)
     assert "ValueError: too dear: Price(cents=6)" in second.stderr
 
 

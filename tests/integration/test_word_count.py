@@ -101,7 +101,9 @@ def test_the_default_input_is_counted_exactly(tmp_path: Path, monkeypatch: pytes
     assert re.search(r"credits", text)
 
 
-@pytest.mark.parametrize(("option", "killed"), [([], "TaskManager"), (["jobmanager"], "JobManager")])
+@pytest.mark.parametrize(
+    ("option", "killed"), [([], "TaskManager"), (["jobmanager"], "JobManager")], ids=["TaskManager", "JobManager"]
+)
 def test_the_counts_are_exact_although_a_process_of_the_cluster_is_killed(
     tmp_path: Path, option: list[str], killed: str
 ) -> None:
