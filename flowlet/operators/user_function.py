@@ -238,6 +238,14 @@ class RecordOperator(UserFunctionOperator):
         code.counts[id(self)] = "num_records"
         self.write_record(code, record, timestamp, key)
 
+    def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
+        """Write the statements that make the key of the record the current one, if the operator uses keyed state.
+
+        ``key`` is None if the operator does not head its chain, or the key is a column: then it is taken here.
+        """
+        if self._used_keys is not None:
+            write_current_key(code, self.ctx, self._used_keys.write_key(code, record, key))
+
 
 class KeyedInput:
     """The key selector of one input of an operator.
@@ -323,11 +331,6 @@ class FunctionOperator(RecordOperator):
         if self._used_keys is not None and not is_state_used(self.ctx):
             # The selector is not called from now on: without keyed state no one asks for the key.
             self._used_keys = None
-
-    def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
-        """Write the statements that make the key of the record the current one, if the function uses keyed state."""
-        if self._used_keys is not None:
-            write_current_key(code, self.ctx, self._used_keys.write_key(code, record, key))
 
 
 # Writes the statements that call a method of the user's function: the method, then as ``WriteRecord``.
