@@ -18,7 +18,6 @@ import msgspec
 
 from flowlet.checkpoint.jobmanager.job_store import JobEnd, JobKeeper, RecoveredJob, Recovery
 from flowlet.common.job_status import JobStatus
-from flowlet.errors import FlowletError
 from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import Document, job_document, job_overview_item
 from flowlet.jm.job_manager_config import JobManagerConfig
@@ -27,7 +26,7 @@ from flowlet.jm.scheduler import SlotPool, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import FromTask, JobGraphMessage, TaskManagerHeartbeat, ToTaskManager
-from flowlet.rpc.requests import WallClock
+from flowlet.rpc.requests import WallClock, refuse
 from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
@@ -39,14 +38,6 @@ _RUNNING_STATES: Final = (
     JobStatus.CANCELLING,
 )
 log = LogLines(__name__)
-
-
-class DuplicateJobError(FlowletError):
-    """The job's id, or the name of one of its gates, is taken."""
-
-
-class BusyError(FlowletError):
-    """The JobManager has reached its limit of active jobs, or is stopping."""
 
 
 class Dispatcher:
@@ -78,23 +69,21 @@ class Dispatcher:
 
         Raises:
             JobGraphError: the graph is not valid.
-            DuplicateJobError: the job's id, or the name of one of its gates, is taken.
-            BusyError: too many jobs are active, or the JobManager is stopping.
+            RequestError: the job's id, or the name of one of its gates, is taken (409); too many jobs are active, or
+                the JobManager is stopping (503).
         """
         check_job_graph(job, self._config.max_tasks_per_job)
         if job.job_id in self.jobs or job.job_id in self.ends or job.job_id in self.problems:
-            raise DuplicateJobError(f"a job with the id {job.job_id} was submitted before; submit it with a new id")
+            refuse(409, f"a job with the id {job.job_id} was submitted before; submit it with a new id")
         for name in gate_names(job):
             other = self.job_with_gate(name)
             if other is not None and not other.is_ended:
-                raise DuplicateJobError(
-                    f"the running job {other.job.name!r} ({other.job_id}) has a gate {name!r} already; choose another "
-                    "name"
-                )
+                running = f"the running job {other.job.name!r} ({other.job_id})"
+                refuse(409, f"{running} has a gate {name!r} already; choose another name")
         num_active = len(self.jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
-            raise BusyError("the JobManager is stopping" if self._is_closing else limit)
+            refuse(503, "the JobManager is stopping" if self._is_closing else limit)
         master = JobMaster(job, self, self._clock, checkpoint_key=self._config.checkpoint_key)
         # Before the job store has it: a second submission with this id must find it.
         self.jobs[job.job_id] = master

@@ -36,6 +36,8 @@ _Subtasks = NewType("_Subtasks", int)  # a bit for each subtask
 class WriteError(FlowletError):
     """A write cannot be committed; the message says why and what to do."""
 
+    http_status = 409
+
 
 class WriteState(msgspec.Struct, frozen=True):
     """The report of a producer's driver about one write: committed, or aborted."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.failures import cause_in_one_line
-from flowlet.jm.gates import JobGate, WriteError
+from flowlet.jm.gates import JobGate
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
@@ -105,10 +105,7 @@ class ProducerApi:
             return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
         if master.graph.status in _LOST:
             return _lost(master, job)
-        try:
-            master.gates.commit(gate, job, epoch, _number(request, "partitions"))
-        except WriteError as error:
-            return error_response(409, str(error))
+        master.gates.commit(gate, job, epoch, _number(request, "partitions"))
         return await _kept(master, job)
 
     def _find_gate(self, request: Request) -> tuple[JobMaster, JobGate]:

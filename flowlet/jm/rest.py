@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flowlet.checkpoint.jobmanager.savepoints import SavepointApi, check_checkpoint_directory
-from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
-from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
+from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.gates import JobGate, gate_document, gate_names
 from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
@@ -30,6 +29,7 @@ from flowlet.rpc.requests import (
     Route,
     SessionTransport,
     WallClock,
+    decoded,
     error_response,
     json_response,
     number_in,
@@ -110,20 +110,11 @@ class RestApi:
 
     async def submit(self, request: Request) -> Response:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
-        try:
-            job = _job_graph_decoder.decode(request.body)
-            await check_checkpoint_directory(job)
-            # Last, with no wait before ``submit``, from which on the job's parts are kept.
-            await self.files.check(job.code.files)
-            problem = await self.dispatcher.submit(job).wait_until_submitted()
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return error_response(400, f"the body is not a job graph: {error}")
-        except JobGraphError as error:
-            return error_response(400, str(error))
-        except DuplicateJobError as error:
-            return error_response(409, str(error))
-        except (StorageError, BusyError) as error:
-            return error_response(503, str(error))
+        job = decoded(request, _job_graph_decoder, "not a job graph")
+        await check_checkpoint_directory(job)
+        # Last, with no wait before ``submit``, from which on the job's parts are kept.
+        await self.files.check(job.code.files)
+        problem = await self.dispatcher.submit(job).wait_until_submitted()
         if problem is not None:
             return error_response(503, problem)
         return json_response({"jobid": job.job_id}, status=202)

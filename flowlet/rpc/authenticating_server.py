@@ -160,8 +160,8 @@ class AuthenticatingServer:
             else:
                 answer = await router.answer(method, request.raw_path, body)
         except RequestError as error:
-            log.warning("request refused", reason=error.reason, method=request.method, path=path, peer=request.remote)
-            answer = error_response(error.status, error.reason)
+            log.warning("request refused", reason=str(error), method=request.method, path=path, peer=request.remote)
+            answer = error_response(error.http_status, str(error))
         except web.HTTPException as error:  # it asks for no WebSocket
             answer = error_response(error.status, error.reason)
         except Exception:  # the top of a request: aiohttp's own answer has no proof, and would look forged

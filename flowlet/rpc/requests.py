@@ -12,7 +12,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NoReturn, Protocol, Self
+from typing import Final, NoReturn, Protocol, Self, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -39,6 +39,8 @@ DRAIN_TIMEOUT_S: Final = 1.0  # how long a session that ends may take over its l
 _log = LogLines(__name__)
 _message_encoder: Final = msgspec.msgpack.Encoder()
 WallClock = Callable[[], int]
+T = TypeVar("T")
+Decoder = msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]
 
 
 class RpcConnectError(FlowletError):
@@ -271,13 +273,12 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)  # of HTTP alone
 
 
-class RequestError(Exception):
+class RequestError(FlowletError):
     """A handler refuses a request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
-        self.status = status
-        self.reason = reason
+        self.http_status = status
 
 
 ServeSession = Callable[[SessionTransport, str | None], Awaitable[None]]
@@ -305,6 +306,14 @@ def json_response(document: object, status: int = 200) -> Response:
 def error_response(status: int, *errors: str) -> Response:
     """Make an error in the form of all errors: ``{"errors": [text, ...]}``."""
     return json_response({"errors": list(errors)}, status)
+
+
+def decoded(request: Request, decoder: Decoder[T], otherwise: str, *, if_empty: bytes = b"") -> T:
+    """Decode a body.  Raises RequestError: it cannot be decoded, so it is ``otherwise``."""
+    try:
+        return decoder.decode(request.body or if_empty)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        refuse(400, f"the body is {otherwise}: {error}")
 
 
 def number_in(request: Request, name: str, default: int, *, what: str = "a number", max_digits: int = 9) -> int:
@@ -337,7 +346,7 @@ class Router:
         return f"<Router of {sum(map(len, self._routes.values()))} routes>"
 
     async def answer(self, method: str, target: str, body: bytes) -> Response:
-        """Return the handler's answer, or a refusal; an error of ours is an answer, too."""
+        """Return the handler's answer, or that to its error (``FlowletError.http_status``)."""
         path, _, query = target.partition("?")
         parts = [unquote(part) for part in path.split("/")]
         is_known = False
@@ -351,9 +360,9 @@ class Router:
             parameters = dict(reversed(parse_qsl(query, keep_blank_values=True)))
             try:
                 return await route.handler(Request(target, match_info, parameters, body))
-            except RequestError as error:
-                return error_response(error.status, error.reason)
-            except Exception:  # noqa: BLE001 - the top of a request: log it, and go on serving others
+            except Exception as error:  # noqa: BLE001 - the top of a request: log it, and go on serving others
+                if isinstance(error, FlowletError) and error.http_status != FlowletError.http_status:
+                    return error_response(error.http_status, str(error))
                 _log.exception("request failed", method=method, path=path)
                 return error_response(500, "internal error; see the JobManager's log")
         return error_response(405, "Method Not Allowed") if is_known else error_response(404, "Not Found")

@@ -23,9 +23,9 @@ from typing import Final
 
 import msgspec
 
-from flowlet.errors import FlowletError, JobGraphError, StorageError
+from flowlet.errors import JobGraphError, StorageError
 from flowlet.messages.program_bundle import PART_BYTES, ShippedFiles
-from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
+from flowlet.rpc.requests import MSGPACK, Request, Response, Route, decoded, error_response
 from flowlet.storage.storage_files import FileWords, LocalFiles, failure_of
 from netstack.late import dataclass
 from netstack.loop.background_call import RunInBackground
@@ -101,7 +101,7 @@ class PartStore:
 THREAD_NAME: Final = "shipped files"
 
 
-class FilesFullError(FlowletError):
+class FilesFullError(StorageError):
     """The files of running jobs leave no room."""
 
 
@@ -243,12 +243,8 @@ class FileApi:
 
     async def missing(self, request: Request) -> Response:
         """Answer which of the parts that the body names are not here."""
-        try:
-            missing = await self._keeper.missing(_decoder.decode(request.body))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return error_response(400, f"the body is no list of digests: {error}")
-        except StorageError as error:
-            return error_response(503, str(error))
+        digests = decoded(request, _decoder, "no list of digests")
+        missing = await self._keeper.missing(digests)
         return Response(body=msgspec.msgpack.encode(missing), content_type=MSGPACK)
 
     async def put(self, request: Request) -> Response:
@@ -256,20 +252,14 @@ class FileApi:
         digest, content = _digest_of(request), request.body
         if digest is None or len(content) > PART_BYTES or hashlib.sha256(content).digest() != digest:
             return error_response(400, f"a part has at most {PART_BYTES} bytes, and is named by their SHA-256")
-        try:
-            await self._keeper.put(digest, content)
-        except (FilesFullError, StorageError) as error:
-            return error_response(503, str(error))
+        await self._keeper.put(digest, content)
         return Response(status=201)
 
     async def get(self, request: Request) -> Response:
         """Answer a part; 404 it is not here."""
         digest = _digest_of(request)
-        try:
-            # waits for the disk; ended by its answer, or by the TaskManager, who waits for so long
-            content = None if digest is None else await self._keeper.read(digest)
-        except StorageError as error:
-            return error_response(503, str(error))
+        # waits for the disk; ended by its answer, or by the TaskManager, who waits for so long
+        content = None if digest is None else await self._keeper.read(digest)
         if content is None:
             return error_response(404, "there is no such part of a shipped file")
         return Response(body=content, content_type="application/octet-stream")

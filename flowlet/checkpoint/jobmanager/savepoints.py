@@ -22,7 +22,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.messages.control_messages import JobGraphMessage
-from flowlet.rpc.requests import Request, Response, Route, error_response, json_response, refuse
+from flowlet.rpc.requests import Request, Response, Route, decoded, error_response, json_response
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
@@ -82,6 +82,8 @@ log = LogLines(__name__)
 
 class SavepointRefusedError(FlowletError):
     """The request cannot be accepted; the text names the reason."""
+
+    http_status = 409
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +222,6 @@ class _Stop(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
     trigger_id: str | None = None
 
 
-_BodyT = TypeVar("_BodyT")
 _trigger_decoder: Final = msgspec.json.Decoder(_Trigger)
 _stop_decoder: Final = msgspec.json.Decoder(_Stop)
 
@@ -251,12 +252,12 @@ class SavepointApi:
         """Take a savepoint: 202 with the id of the request; 400 the body or the directory, 409 the
         job cannot take one.
         """
-        body = _decoded(request, _trigger_decoder, "for a savepoint")
+        body = decoded(request, _trigger_decoder, "no request for a savepoint", if_empty=b"{}")
         return self._begin(request, body, SnapshotType.SAVEPOINT, cancels_job=body.cancel_job)
 
     async def stop(self, request: Request) -> Response:
         """Stop the job with a savepoint; answers as ``trigger`` does."""
-        body = _decoded(request, _stop_decoder, "to stop")
+        body = decoded(request, _stop_decoder, "no request to stop", if_empty=b"{}")
         kind = SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND
         return self._begin(request, body, kind)
 
@@ -273,10 +274,7 @@ class SavepointApi:
             return error_response(400, f"the directory has more than {_MAX_DIRECTORY_CHARS} characters")
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
-        try:
-            operation = master.savepoints.trigger(request_id, body.target_directory, kind, cancels_job=cancels_job)
-        except SavepointRefusedError as error:
-            return error_response(409, str(error))
+        operation = master.savepoints.trigger(request_id, body.target_directory, kind, cancels_job=cancels_job)
         return json_response({"request-id": operation.request_id}, status=202)
 
     async def status(self, request: Request) -> Response:
@@ -292,13 +290,6 @@ class SavepointApi:
                 404, "no such request is known: was the JobManager started again? Look into the directory"
             )
         return json_response(operation.document())
-
-
-def _decoded(request: Request, decoder: msgspec.json.Decoder[_BodyT], purpose: str) -> _BodyT:
-    try:
-        return decoder.decode(request.body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        refuse(400, f"the body is no request {purpose}: {error}")
 
 
 PROBE_TIMEOUT_S: Final = 20.0  # below the 30 s that the client waits for the answer to a submission

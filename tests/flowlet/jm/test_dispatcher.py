@@ -8,9 +8,9 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
-from flowlet.jm.dispatcher import BusyError, DuplicateJobError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.rpc.requests import RequestError
 from tests.flowlet.jm.conftest import Cluster
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, registration, user_failure, word_count
 from tests.waiting import PATIENCE_S
@@ -80,14 +80,14 @@ async def test_a_stopping_one_takes_no_task_manager_and_no_job(cluster: Cluster)
     await task_manager.send(registration())
 
     assert (await task_manager.expect(messages.RegistrationRefused)).reason == "the JobManager is shutting down"
-    with pytest.raises(BusyError, match="stopping"):
+    with pytest.raises(RequestError, match="stopping"):
         cluster.dispatcher.submit(word_count())
 
 
 async def test_a_refused_job_leaves_nothing(cluster: Cluster) -> None:
     job = cluster.dispatcher.submit(word_count())
 
-    with pytest.raises(DuplicateJobError, match=JOB_ID):
+    with pytest.raises(RequestError, match=JOB_ID):
         cluster.dispatcher.submit(word_count())
     with pytest.raises(JobGraphError):
         cluster.dispatcher.submit(word_count("x"))
