@@ -58,19 +58,22 @@ def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
     return stages
 
 
-def slots_by_group(job: messages.JobGraphMessage, stage: int = 0) -> dict[str, int]:
-    """Count the slots that each slot sharing group needs in a stage, in the order of first appearance."""
-    widths: dict[str, int] = {}
+def slots_by_group(job: messages.JobGraphMessage) -> dict[tuple[int, str], int]:
+    """Count the slots that each slot sharing group needs in each stage, in the order of first appearance."""
+    widths: dict[tuple[int, str], int] = {}
     stages = vertex_stages(job)
     for vertex in job.vertices:
-        if stages[vertex.id] == stage:
-            widths[vertex.slot_sharing_group] = max(widths.get(vertex.slot_sharing_group, 0), vertex.parallelism)
+        group = stages[vertex.id], vertex.slot_sharing_group
+        widths[group] = max(widths.get(group, 0), vertex.parallelism)
     return widths
 
 
 def needed_slots(job: messages.JobGraphMessage) -> int:
     """Count the slots that the job needs: in the stage that needs most."""
-    return max(sum(slots_by_group(job, stage).values()) for stage in range(max(vertex_stages(job).values()) + 1))
+    of_stage = Counter[int]()
+    for (stage, _), width in slots_by_group(job).items():
+        of_stage[stage] += width
+    return max(of_stage.values())
 
 
 def new_executions(job: messages.JobGraphMessage, attempt_number: int = 0) -> list[Execution]:
@@ -101,50 +104,26 @@ def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 
 def assign_tasks(job: messages.JobGraphMessage, executions: Iterable[Execution]) -> dict[bytes, int]:
     """Choose the number of the job's slot for each attempt, which depends on the job alone."""
     stages = vertex_stages(job)
-    first: dict[tuple[int, str], int] = {}  # by stage and group: the index of its first slot
-    for stage in set(stages.values()):
-        num_assigned = 0
-        for group, width in slots_by_group(job, stage).items():
-            first[stage, group] = num_assigned
-            num_assigned += width
-    places = slot_indices(job)
-    first_of = {vertex.id: first[stages[vertex.id], vertex.slot_sharing_group] for vertex in job.vertices}
-    return {each.attempt: first_of[each.vertex_id] + places[each.vertex_id][each.subtask] for each in executions}
-
-
-def slot_indices(job: messages.JobGraphMessage) -> dict[str, list[int]]:
-    """Choose, by vertex id, the slot of each subtask, counted within the slot sharing group."""
-    places: dict[str, list[int]] = {}
-    stages = vertex_stages(job)
-    num_tasks = {
-        (stage, group): [0] * width
-        for stage in set(stages.values())
-        for group, width in slots_by_group(job, stage).items()
-    }
+    num_tasks: dict[tuple[int, str], dict[int, int]] = {}  # by stage and group, and by slot
+    num_assigned = Counter[int]()  # slots, by stage
+    for group, width in slots_by_group(job).items():
+        first = num_assigned[group[0]]
+        num_assigned[group[0]] += width
+        num_tasks[group] = dict.fromkeys(range(first, first + width), 0)
+    slots: dict[str, list[int]] = {}  # by vertex: one per subtask
     for vertex in job.vertices:
         tasks = num_tasks[stages[vertex.id], vertex.slot_sharing_group]
         # sorted() is stable: of slots with equally many tasks the first ones.
-        least_loaded = sorted(range(len(tasks)), key=tasks.__getitem__)[: vertex.parallelism]
-        indices = _slots_of_pointwise_source(vertex, job, places) or sorted(least_loaded)
-        for index in indices:
-            tasks[index] += 1
-        places[vertex.id] = indices
-    return places
-
-
-def _slots_of_pointwise_source(
-    vertex: messages.VertexMessage, job: messages.JobGraphMessage, places: dict[str, list[int]]
-) -> list[int] | None:
-    """Return the slots of a vertex that feeds this one pointwise with equal parallelism, if there is one: its records
-    then never leave the process.
-    """
-    for edge in job.edges:
-        if edge.target != vertex.id or not edge.is_pointwise:
-            continue
-        source = next(each for each in job.vertices if each.id == edge.source)
-        if source.slot_sharing_group == vertex.slot_sharing_group and source.parallelism == vertex.parallelism:
-            return places.get(source.id)
-    return None
+        slots[vertex.id] = sorted(sorted(tasks, key=tasks.__getitem__)[: vertex.parallelism])
+        # Beside the vertex of equal parallelism that feeds this one pointwise: its records never leave the process.
+        sources = [slots[edge.source] for edge in job.edges if edge.target == vertex.id and edge.is_pointwise]
+        for found in sources:
+            if len(found) == vertex.parallelism and tasks.keys() >= set(found):
+                slots[vertex.id] = found
+                break
+        for slot in slots[vertex.id]:
+            tasks[slot] += 1
+    return {each.attempt: slots[each.vertex_id][each.subtask] for each in executions}
 
 
 class SlotPool:

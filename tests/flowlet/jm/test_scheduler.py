@@ -23,7 +23,6 @@ from flowlet.jm.scheduler import (
     next_attempt,
     pipelined_regions,
     region_order,
-    slot_indices,
     slots_by_group,
     vertex_stages,
 )
@@ -64,7 +63,7 @@ def pool_of(**slots: int) -> SlotPool:
 
 
 def test_a_group_needs_the_slots_of_its_widest_vertex() -> None:
-    assert slots_by_group(two_groups()) == {"a": 3, "b": 2}
+    assert slots_by_group(two_groups()) == {(0, "a"): 3, (0, "b"): 2}
     assert needed_slots(two_groups()) == 5
 
 
@@ -85,7 +84,7 @@ def test_narrow_vertices_go_to_the_slots_with_the_fewest_tasks() -> None:
     vertices = [vertex(vertex_id, "v", width, "a") for vertex_id, width in zip(ids, widths, strict=True)]
     job = msgspec.structs.replace(word_count(), vertices=vertices, edges=[])
 
-    assert list(slot_indices(job).values()) == [[0], [0, 1], [1], [0]]
+    assert list(assign_tasks(job, new_executions(job)).values()) == [0, 0, 1, 1, 0]
 
 
 def test_a_vertex_that_is_fed_subtask_by_subtask_stays_beside_its_source() -> None:
@@ -94,7 +93,19 @@ def test_a_vertex_that_is_fed_subtask_by_subtask_stays_beside_its_source() -> No
     forward = msgspec.structs.replace(word_count().edges[0], source=ids[1], target=ids[2], is_pointwise=True)
     job = msgspec.structs.replace(word_count(), vertices=vertices, edges=[forward])
 
-    assert list(slot_indices(job).values()) == [[0, 1], [0], [0]]
+    assert list(assign_tasks(job, new_executions(job)).values()) == [0, 1, 0, 0]
+
+
+def test_a_vertex_of_a_later_stage_is_not_put_beside_a_source_where_its_group_has_no_slots() -> None:
+    """Two narrow sources lie side by side; the reader of the second one has a group of their width alone."""
+    ids = [f"{number:032x}" for number in range(1, 5)]
+    vertices = [vertex(vertex_id, "v", width, "a") for vertex_id, width in zip(ids, (4, 2, 2, 2), strict=True)]
+    read = msgspec.structs.replace(
+        word_count().edges[0], source=ids[2], target=ids[3], is_pointwise=True, is_blocking=True
+    )
+    job = msgspec.structs.replace(word_count(), vertices=vertices, edges=[read])
+
+    assert list(assign_tasks(job, new_executions(job)).values()) == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
 
 
 def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
