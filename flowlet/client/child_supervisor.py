@@ -9,16 +9,21 @@ Invariants: a child that was started is known, so that ``stop`` ends it; after `
 Source:     Flink leaves this to YARN or Kubernetes; its ``MiniCluster`` has nothing like it.
 """
 
-import heapq
 import os
-import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from flowlet.client.children import STOP_GRACE_S, Launch, OutputForwarder, TaskManagerOptions, TaskManagerProcess
+from flowlet.client.children import (
+    STOP_GRACE_S,
+    Launch,
+    OutputForwarder,
+    TaskManagerOptions,
+    TaskManagerProcess,
+    readable,
+)
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.errors import FlowletError
 from netstack.flow.heartbeats import Backoff
@@ -86,14 +91,10 @@ class ChildSupervisor:
         self._ends: deque[str] = deque(maxlen=_MAX_ENDS)  # Guarded by _lock.
         # Ended, but the forwarder has their pipes.  Supervisor's thread, then stop().
         self._unread: list[TaskManagerProcess] = []
-        # A heap: when, a number, what to start.  Supervisor's thread only.
-        self._due: list[tuple[float, int, TaskManagerOptions]] = []
-        self._num_due = 0  # Supervisor's thread only.
+        self._due: list[tuple[float, TaskManagerOptions]] = []  # when, what to start.  Supervisor's thread only.
         self._is_stopping = False  # Written by stop_replacing() before it wakes the supervisor.
         self._has_stopped = False  # Thread of stop() only.
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="flowlet-children", daemon=True)
 
     def __repr__(self) -> str:
@@ -156,31 +157,23 @@ class ChildSupervisor:
         self._forwarder.close()
         for child in (*children, *self._unread):
             child.close_output()
-        if not self._thread.is_alive():  # else it still selects on them
-            for key in list(self._selector.get_map().values()):
-                os.close(key.fd)
-            self._selector.close()
+        if not self._thread.is_alive():  # else it still waits for it
+            os.close(self._wake_fd)
 
     # ---------------------------------------------------------------- the supervisor's thread
 
     def _run(self) -> None:
-        with self._lock:
-            children = list(self._children)
-        for child in children:
-            self._watch(child)
         while not self._is_stopping:
-            timeout_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
+            children = {child.end_fd: child for child in self._children}  # which this thread alone changes
+            timeout_s = min((max(0.0, due_s - time.monotonic()) for due_s, _ in self._due), default=None)
             # waits for the end of a child, or the next start; ended by stop_replacing()
-            for key, _ in self._selector.select(timeout_s):
-                if key.data is not None:
-                    self._selector.unregister(key.fd)
-                    os.close(key.fd)
-                    self._child_ended(key.data)
-            while self._due and self._due[0][0] <= time.monotonic() and not self._is_stopping:
-                self._start_successor(heapq.heappop(self._due)[2])
-
-    def _watch(self, child: TaskManagerProcess) -> None:
-        self._selector.register(child.end_event_fd(), selectors.EVENT_READ, child)
+            for descriptor in readable([self._wake_fd, *children], timeout_s):
+                if descriptor in children:
+                    self._child_ended(children[descriptor])
+            for each in [each for each in self._due if each[0] <= time.monotonic()]:
+                if not self._is_stopping:
+                    self._due.remove(each)
+                    self._start_successor(each[1])
 
     def _child_ended(self, child: TaskManagerProcess) -> None:
         end = child.end()
@@ -199,7 +192,6 @@ class ChildSupervisor:
             return
         with self._lock:
             self._children[child] = options
-        self._watch(child)
         _log.info("a TaskManager process was started in place of one that ended", pid=child.pid)
 
     def _replace(self, options: TaskManagerOptions, end: str) -> None:
@@ -213,5 +205,4 @@ class ChildSupervisor:
             _log.error("a TaskManager process is not replaced", reason="; ".join(lines))
             return
         _log.warning("a TaskManager process is replaced", reason=end, delay_s=delay_s)
-        self._num_due += 1
-        heapq.heappush(self._due, (time.monotonic() + delay_s, self._num_due, options))
+        self._due.append((time.monotonic() + delay_s, options))

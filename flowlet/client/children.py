@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
@@ -237,12 +237,6 @@ class TaskManagerProcess:
     def __repr__(self) -> str:
         return f"<TaskManagerProcess {self.pid} {'running' if self._exit_code is None else self._exit_code}>"
 
-    def end_event_fd(self) -> int:
-        """Make a descriptor, the caller's, that can be read once the process has ended; call this before ``end`` tells
-        that.
-        """
-        return os.dup(self.end_fd)
-
     def end(self) -> str | None:
         """Describe how the process ended, in words; None while it runs."""
         if not self._has_ended(0):
@@ -360,6 +354,13 @@ def inherits_standard_error() -> bool:
 
 def is_readable(descriptor: int, timeout_s: float) -> bool:
     """Whether a descriptor can be read within the time."""
+    return bool(readable([descriptor], timeout_s))
+
+
+def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
+    """List the descriptors that can be read, as soon as there is one, or after the time; None: wait for ever."""
     looker = select.poll()
-    looker.register(descriptor, select.POLLIN)
-    return bool(looker.poll(max(0.0, timeout_s) * 1000))
+    for each in descriptors:
+        looker.register(each, select.POLLIN)
+    # waits for what the caller waits for; ended by it, or by the time
+    return [each for each, _ in looker.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]
