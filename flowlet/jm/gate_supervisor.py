@@ -201,9 +201,9 @@ class GateSupervisor:
     def commit(self, gate: JobGate, job: str, epoch: int, num_partitions: int) -> None:
         """Commit a write of ``num_partitions`` partitions; ends the gate if it waits for that.
 
-        Raises WriteError: as ``GateWrites.commit``.
+        Raises WriteError: as ``JobGate.commit``.
         """
-        if gate.writes.commit(job, epoch, num_partitions) and gate.finish():
+        if gate.commit(job, epoch, num_partitions) and gate.finish():
             self._finish(gate)
 
     def _finish(self, gate: JobGate) -> None:

@@ -49,7 +49,7 @@ class WriteState(msgspec.Struct, frozen=True):
 
 
 class WritesState(msgspec.Struct, frozen=True):
-    """The reports of producers' drivers: the part of ``GateWrites`` that checkpoints hold."""
+    """The reports of producers' drivers: the part of ``JobGate`` that checkpoints hold."""
 
     announced: list[str]
     writes: list[WriteState]
@@ -67,21 +67,121 @@ class _Write:
     is_aborted: bool = False
 
 
-class GateWrites:
-    """The writes into one gate; ``num_wanted``: how many partitions of one write end it, None: no number does.
+# A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a
+# token cannot.
+TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000
+_STATE_VERSION: Final = 1
+
+
+class GateState(msgspec.Struct, frozen=True):
+    """The JobManager's part of a gate in a checkpoint; the gate's subtasks have the counted partitions in theirs."""
+
+    version: int
+    is_told_to_finish: bool
+    writes: WritesState
+
+
+_state_decoder: Final = msgspec.msgpack.Decoder(GateState)
+
+
+def gate_names(job: messages.JobGraphMessage) -> list[str]:
+    """List the names of all gates of a job."""
+    return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
+
+
+class JobGate:
+    """Counts the partitions of one remote gate of a job for each write, and decides when the gate ends.
+
+    All its subtasks end together: a partition of a producer may need any of them.  ``gate.producers``: how many
+    partitions of one write end it, None: no number does.
 
     Threading: one thread.
     """
 
-    def __init__(self, num_subtasks: int, num_wanted: int | None) -> None:
-        self._all_subtasks = (1 << num_subtasks) - 1
-        self._num_wanted = num_wanted
+    def __init__(self, vertex: messages.VertexMessage, gate: messages.RemoteGateMessage) -> None:
+        self.vertex_id = vertex.id
+        self.gate = gate
+        self.is_finishing = False  # it takes no more producers: it is told to finish, or complete in this run
+        self._is_told = False  # to finish, by people
+        self._counts = [messages.GateCounts()] * vertex.parallelism
+        self._all_subtasks = (1 << vertex.parallelism) - 1
         self._writes: OrderedDict[tuple[str, int], _Write] = OrderedDict()
         self._announced: OrderedDict[str, None] = OrderedDict()
         self._num_remembered = 0  # partitions
 
     def __repr__(self) -> str:
-        return f"<GateWrites {len(self._writes)} writes, {self.num_counted} of {self._num_wanted} partitions>"
+        counted = f"{len(self._writes)} writes, {self.num_counted} of {self.gate.producers} partitions"
+        return f"<JobGate {self.gate.name!r}, {counted}{', finishing' if self.is_finishing else ''}>"
+
+    def report(self, subtask: int, counts: messages.GateCounts, completed: Sequence[messages.CountedPartition]) -> bool:
+        """Record a subtask's counts and the partitions that it completed; True if the gate ends now, for the first
+        time.
+        """
+        self._counts[subtask] = counts
+        is_complete = [self.complete(subtask, partition) for partition in completed]
+        return any(is_complete) and self.finish()
+
+    def finish(self) -> bool:
+        """Mark the gate as finishing; True if it was not before."""
+        is_news = not self.is_finishing
+        self.is_finishing = True
+        return is_news
+
+    def request_finish(self) -> bool:
+        """Mark the gate as finishing, in later runs, too; True if it was not before."""
+        self._is_told = True
+        return self.finish()
+
+    def begin_run(self) -> None:
+        """Forget all counts, and keep the reports of drivers: the subtasks of a new run tell which partitions they
+        have.
+        """
+        self._counts = [messages.GateCounts()] * len(self._counts)
+        for key, write in list(self._writes.items()):
+            write.completed_by, write.num_counted = {}, 0
+            if write.num_committed is None and not write.is_aborted:
+                del self._writes[key]
+        self._num_remembered = 0
+        self.is_finishing = self._is_told
+
+    def snapshot(self) -> bytes:
+        """Serialize the gate's state for a checkpoint that is triggered now: the reports of people and drivers."""
+        said = [
+            WriteState(*key, write.num_committed, write.is_aborted)
+            for key, write in self._writes.items()
+            if write.is_aborted or write.num_committed is not None
+        ]
+        state = GateState(_STATE_VERSION, self._is_told, WritesState(list(self._announced), said))
+        return msgspec.msgpack.encode(state)
+
+    def restore(self, state: bytes) -> None:
+        """Take over the state that ``snapshot`` made.  Raises StateRestoreError: it cannot be read."""
+        try:
+            found: GateState = _state_decoder.decode(state)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(
+                f"the state of the gate of vertex {self.vertex_id} in a checkpoint cannot be read: {error}"
+            ) from error
+        if found.version != _STATE_VERSION:
+            raise StateRestoreError(
+                f"the state of a gate has version {found.version}, this flowlet reads {_STATE_VERSION}"
+            )
+        self._announced |= dict.fromkeys(found.writes.announced)
+        for each in found.writes.writes:
+            self._writes[each.job, each.epoch] = _Write(num_committed=each.num_committed, is_aborted=each.is_aborted)
+        if found.is_told_to_finish:
+            self.request_finish()
+
+    def document(self) -> Document:
+        """Describe the gate for people, with the counts of its subtasks."""
+        return {
+            "name": self.gate.name,
+            "producers": self.gate.producers,
+            "type": self.gate.type_name,
+            "is-finishing": self.is_finishing,
+            "completed": self.num_counted,
+            "subtasks": [msgspec.to_builtins(each) for each in self._counts],
+        }
 
     @property
     def num_counted(self) -> int:
@@ -118,11 +218,11 @@ class GateWrites:
         write = self._write(job, epoch)
         if write.is_aborted:
             raise WriteError(f"write {job!r} (epoch {epoch}) was aborted before: write again, as a new job")
-        if self._num_wanted is not None and num_partitions != self._num_wanted:
+        if self.gate.producers is not None and num_partitions != self.gate.producers:
             raise WriteError(
                 f"write {job!r} (epoch {epoch}) has {num_partitions} partitions, but the gate waits for a write of "
-                f"{self._num_wanted}, so it does not end the gate, although its records were processed: use "
-                f"producers={num_partitions} in from_remote_gate, repartition({self._num_wanted}) in Spark, or no "
+                f"{self.gate.producers}, so it does not end the gate, although its records were processed: use "
+                f"producers={num_partitions} in from_remote_gate, repartition({self.gate.producers}) in Spark, or no "
                 "producers= and finish_gate"
             )
         write.num_committed = num_partitions
@@ -141,31 +241,6 @@ class GateWrites:
         write = self._writes.get((partition.job, partition.epoch))
         return write is not None and write.completed_by.get(partition.partition) == self._all_subtasks
 
-    def begin_run(self) -> None:
-        """Forget all counts, and keep the reports of drivers: the subtasks of a new run tell which partitions they
-        have.
-        """
-        for key, write in list(self._writes.items()):
-            write.completed_by, write.num_counted = {}, 0
-            if write.num_committed is None and not write.is_aborted:
-                del self._writes[key]
-        self._num_remembered = 0
-
-    def snapshot(self) -> WritesState:
-        """Return the reports of drivers, for a checkpoint."""
-        said = [
-            (key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None
-        ]
-        return WritesState(
-            list(self._announced), [WriteState(*key, write.num_committed, write.is_aborted) for key, write in said]
-        )
-
-    def restore(self, state: WritesState) -> None:
-        """Take over the reports that drivers made before this JobManager was started."""
-        self._announced |= dict.fromkeys(state.announced)
-        for each in state.writes:
-            self._writes[each.job, each.epoch] = _Write(num_committed=each.num_committed, is_aborted=each.is_aborted)
-
     def _write(self, job: str, epoch: int) -> _Write:
         write = self._writes.setdefault((job, epoch), _Write())
         if len(self._writes) > MAX_REMEMBERED:
@@ -173,13 +248,13 @@ class GateWrites:
         return write
 
     def _is_complete(self, job: str, write: _Write) -> bool:
-        wanted = self._num_wanted
+        wanted = self.gate.producers
         if wanted is None or write.num_counted < wanted:
             return False
         return write.num_committed is not None or job not in self._announced
 
     def _forget_oldest(self) -> None:
-        while self._num_remembered > max(MAX_REMEMBERED, 2 * (self._num_wanted or 0)):
+        while self._num_remembered > max(MAX_REMEMBERED, 2 * (self.gate.producers or 0)):
             oldest = next(iter(self._writes.values()))
             if oldest.completed_by:
                 partition = next(iter(oldest.completed_by))
@@ -187,102 +262,6 @@ class GateWrites:
                 self._num_remembered -= 1
             if not oldest.completed_by:
                 self._writes.popitem(last=False)
-
-
-# A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a
-# token cannot.
-TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000
-_STATE_VERSION: Final = 1
-
-
-class GateState(msgspec.Struct, frozen=True):
-    """The JobManager's part of a gate in a checkpoint; the gate's subtasks have the counted partitions in theirs."""
-
-    version: int
-    is_told_to_finish: bool
-    writes: WritesState
-
-
-_state_decoder: Final = msgspec.msgpack.Decoder(GateState)
-
-
-def gate_names(job: messages.JobGraphMessage) -> list[str]:
-    """List the names of all gates of a job."""
-    return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
-
-
-class JobGate:
-    """Counts the partitions of one remote gate of a job, and decides when the gate ends.
-
-    All its subtasks end together: a partition of a producer may need any of them.  Threading: one thread.
-    """
-
-    def __init__(self, vertex: messages.VertexMessage, gate: messages.RemoteGateMessage) -> None:
-        self.vertex_id = vertex.id
-        self.gate = gate
-        self.writes = GateWrites(vertex.parallelism, gate.producers)
-        self.is_finishing = False  # it takes no more producers: it is told to finish, or complete in this run
-        self._counts = [messages.GateCounts()] * vertex.parallelism
-        self._is_told = False  # to finish, by people
-
-    def __repr__(self) -> str:
-        return f"<JobGate {self.gate.name!r}, {self.writes!r}{', finishing' if self.is_finishing else ''}>"
-
-    def report(self, subtask: int, counts: messages.GateCounts, completed: Sequence[messages.CountedPartition]) -> bool:
-        """Record a subtask's counts and the partitions that it completed; True if the gate ends now, for the first
-        time.
-        """
-        self._counts[subtask] = counts
-        is_complete = [self.writes.complete(subtask, partition) for partition in completed]
-        return any(is_complete) and self.finish()
-
-    def finish(self) -> bool:
-        """Mark the gate as finishing; True if it was not before."""
-        is_news = not self.is_finishing
-        self.is_finishing = True
-        return is_news
-
-    def request_finish(self) -> bool:
-        """Mark the gate as finishing, in later runs, too; True if it was not before."""
-        self._is_told = True
-        return self.finish()
-
-    def begin_run(self) -> None:
-        """Forget the counts of all subtasks, which begin anew and will report their partitions."""
-        self._counts = [messages.GateCounts()] * len(self._counts)
-        self.writes.begin_run()
-        self.is_finishing = self._is_told
-
-    def snapshot(self) -> bytes:
-        """Serialize the gate's state for a checkpoint that is triggered now."""
-        return msgspec.msgpack.encode(GateState(_STATE_VERSION, self._is_told, self.writes.snapshot()))
-
-    def restore(self, state: bytes) -> None:
-        """Take over the state that ``snapshot`` made.  Raises StateRestoreError: it cannot be read."""
-        try:
-            found: GateState = _state_decoder.decode(state)
-        except msgspec.MsgspecError as error:
-            raise StateRestoreError(
-                f"the state of the gate of vertex {self.vertex_id} in a checkpoint cannot be read: {error}"
-            ) from error
-        if found.version != _STATE_VERSION:
-            raise StateRestoreError(
-                f"the state of a gate has version {found.version}, this flowlet reads {_STATE_VERSION}"
-            )
-        self.writes.restore(found.writes)
-        if found.is_told_to_finish:
-            self.request_finish()
-
-    def document(self) -> Document:
-        """Describe the gate for people, with the counts of its subtasks."""
-        return {
-            "name": self.gate.name,
-            "producers": self.gate.producers,
-            "type": self.gate.type_name,
-            "is-finishing": self.is_finishing,
-            "completed": self.writes.num_counted,
-            "subtasks": [msgspec.to_builtins(each) for each in self._counts],
-        }
 
 
 def gate_document(

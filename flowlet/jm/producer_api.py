@@ -71,7 +71,7 @@ class ProducerApi:
         may_count = status not in _LOST and (
             status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed
         )
-        is_counted = may_count and gate.writes.is_counted(partition)
+        is_counted = may_count and gate.is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
         return json_response(GateOutcome(status.name, is_counted, cause, gate.is_finishing))
 
@@ -99,7 +99,7 @@ class ProducerApi:
         job, epoch = _write_job(request), _number(request, "epoch")
         mode = request.query.get("mode")
         if mode == "abort":
-            gate.writes.abort(job, epoch)
+            gate.abort(job, epoch)
             return await _kept(master, job)
         if mode != "commit":
             return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")

@@ -268,8 +268,7 @@ class RestApi:
         _check_not_ended(master, gate)
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
-            # Before the answer: no partition of this job may be counted without a commit.
-            gate.writes.announce(committed_job[:MAX_JOB_NAME_BYTES])
+            gate.announce(committed_job[:MAX_JOB_NAME_BYTES])
         places = master.gate_places(gate)
         return json_response(gate_document(master.job, gate.gate, places, self.config.secret, self.clock()))
 

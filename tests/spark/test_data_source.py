@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.datastream.functions import ProcessFunction
-from flowlet.jm.gates import GateWrites
+from flowlet.jm.gates import JobGate
 from flowlet.spark import type_info_of
 from tests.flowlet.ingest.conftest import collecting
 from tests.spark.conftest import LOCAL, GateCluster, into, stream_of, write_batches, write_to_its_end
@@ -96,8 +96,11 @@ def test_a_stream_is_pushed_epoch_by_epoch(
 ) -> None:
     """Each epoch has a writer, and so a token, of its own: a query outlives a token's day."""
     announced: list[str] = []
-    monkeypatch.setattr(GateWrites, "announce", lambda _self, job: announced.append(job))
-    lines = stream_of(spark, tmp_path, "line 0\n", "line 1\n", "line 2\n")
+    monkeypatch.setattr(JobGate, "announce", lambda _self, job: announced.append(job))
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"line {number}\n")
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
 
     with cluster.collect(Types.STRING(), producers=None) as results:
         write_to_its_end(lines.writeStream.format("flowlet").options(**cluster.options()), tmp_path)

@@ -23,7 +23,7 @@ from netstack.late import dataclass
 
 ALL_RECORDS: Final = 1 << 62
 """``HeldPartition.num_records`` of a partition that has ended, if the number is not known."""
-# Bounded, because a gate may live for ever: as many as ``GateWrites`` remembers.
+# Bounded, because a gate may live for ever: as many as ``JobGate`` of the JobManager remembers.
 MAX_REMEMBERED: Final = 65_536
 
 

@@ -13,7 +13,6 @@ from flowlet.jm import gates as gate_writes
 from flowlet.jm.gates import (
     TOKEN_LIFETIME_MS,
     GateState,
-    GateWrites,
     JobGate,
     WriteError,
     WritesState,
@@ -65,12 +64,12 @@ def test_a_gate_ends_when_its_slowest_subtask_has_all_partitions() -> None:
 def test_a_gate_ends_once_when_its_write_is_committed_or_it_is_told_to() -> None:
     """A gate without a number of partitions only ends when it is told to."""
     counted, told = gate_of(), gate_of(RemoteGateMessage("clicks", "Long", b"F" * 16, b""))
-    counted.writes.announce("job")
+    counted.announce("job")
     for subtask in range(2):
         assert not report(counted, subtask, 0, 1)
         assert not report(told, subtask, *range(1_000))
 
-    assert counted.writes.commit("job", 0, 2)
+    assert counted.commit("job", 0, 2)
     for gate in (counted, told):
         assert gate.finish()
         assert not gate.finish()
@@ -119,7 +118,12 @@ def test_a_state_that_is_none_is_refused(state: bytes, message: str) -> None:
         gate_of().restore(state)
 
 
-def complete(writes: GateWrites, partition: int, job: str = "job", *, epoch: int = 0, subtasks: int = 2) -> bool:
+def writes_of(num_subtasks: int, num_wanted: int | None) -> JobGate:
+    gate = msgspec.structs.replace(GATE, producers=num_wanted)
+    return JobGate(msgspec.structs.replace(job_with(gate).vertices[0], parallelism=num_subtasks), gate)
+
+
+def complete(writes: JobGate, partition: int, job: str = "job", *, epoch: int = 0, subtasks: int = 2) -> bool:
     """Every subtask completes it; whether that completed the write."""
     return [writes.complete(subtask, CountedPartition(job, epoch, partition)) for subtask in range(subtasks)][-1]
 
@@ -128,7 +132,7 @@ def test_partitions_of_two_writes_are_not_added_up() -> None:
     """A write that failed and was repeated has other names: a gate that waits for two partitions waits for two of one
     of them.
     """
-    writes = GateWrites(2, 2)
+    writes = writes_of(2, 2)
 
     assert not complete(writes, 0, "first")
     assert not complete(writes, 0, "second")
@@ -139,13 +143,13 @@ def test_partitions_of_two_writes_are_not_added_up() -> None:
 
 def test_a_new_run_counts_anew_and_knows_what_drivers_have_said() -> None:
     """The run may be that of another JobManager, which begins with a checkpoint."""
-    writes = GateWrites(2, 1)
+    writes = writes_of(2, 1)
     writes.announce("job")
     complete(writes, 0, "other")
     writes.abort("aborted", 3)
     assert not writes.commit("job", 0, 1)
 
-    restored = GateWrites(2, 1)
+    restored = writes_of(2, 1)
     restored.restore(writes.snapshot())
     writes.begin_run()
 
@@ -159,7 +163,7 @@ def test_a_new_run_counts_anew_and_knows_what_drivers_have_said() -> None:
 
 
 def test_a_partition_counts_when_every_subtask_has_it_and_once() -> None:
-    writes = GateWrites(2, 1)
+    writes = writes_of(2, 1)
     partition = CountedPartition("job", 0, 3)
 
     assert not writes.complete(1, partition)
@@ -174,7 +178,7 @@ def test_a_partition_counts_when_every_subtask_has_it_and_once() -> None:
 @pytest.mark.parametrize("is_commit_first", [True, False])
 def test_an_announced_write_is_complete_when_it_is_committed_and_counted(is_commit_first: bool) -> None:
     """The driver may be faster than the last report, so either order will do."""
-    writes = GateWrites(2, 2)
+    writes = writes_of(2, 2)
     writes.announce("job")
     steps: list[Callable[[], bool]] = [lambda: complete(writes, 1), lambda: writes.commit("job", 0, 2)]
     first, last = reversed(steps) if is_commit_first else steps
@@ -186,7 +190,7 @@ def test_an_announced_write_is_complete_when_it_is_committed_and_counted(is_comm
 
 
 def test_an_aborted_write_counts_nothing_whatever_its_stragglers_complete() -> None:
-    writes = GateWrites(2, 2)
+    writes = writes_of(2, 2)
     complete(writes, 0)
 
     writes.abort("job", 0)
@@ -201,7 +205,7 @@ def test_an_aborted_write_counts_nothing_whatever_its_stragglers_complete() -> N
 
 def test_a_committed_write_is_not_aborted() -> None:
     """The driver died while it heard of its commit."""
-    writes = GateWrites(2, 2)
+    writes = writes_of(2, 2)
     writes.commit("job", 0, 2)
 
     writes.abort("job", 0)
@@ -211,18 +215,18 @@ def test_a_committed_write_is_not_aborted() -> None:
 
 
 def test_a_write_of_another_size_cannot_be_committed() -> None:
-    writes = GateWrites(2, 2)
+    writes = writes_of(2, 2)
     with pytest.raises(
         WriteError, match=r"has 3 partitions.* waits for a write of 2.*producers=3.*repartition\(2\).*finish_gate"
     ):
         writes.commit("job", 0, 3)
-    assert not GateWrites(2, None).commit("job", 0, 3)
+    assert not writes_of(2, None).commit("job", 0, 3)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions of a write, writes and announcements; the oldest are forgotten first."""
     monkeypatch.setattr(gate_writes, "MAX_REMEMBERED", 3)
-    writes = GateWrites(1, None)
+    writes = writes_of(1, None)
     for number in range(5):
         complete(writes, number, "long", subtasks=1)
     are_counted = [writes.is_counted(CountedPartition("long", 0, number)) for number in range(5)]
@@ -241,7 +245,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_write_is_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed write of equal size before it is remembered, too; otherwise the gate would never end."""
     monkeypatch.setattr(gate_writes, "MAX_REMEMBERED", 3)
-    writes = GateWrites(1, 10)
+    writes = writes_of(1, 10)
     for number in range(9):
         assert not complete(writes, number, "failed", subtasks=1)
 
@@ -253,7 +257,7 @@ def test_the_first_write_with_all_its_partitions_at_all_subtasks_is_complete(
     reports: list[tuple[str, int, int]],
 ) -> None:
     """The reports may come in any order."""
-    writes = GateWrites(2, 3)
+    writes = writes_of(2, 3)
     seen: set[tuple[str, int, int]] = set()
     for job, partition, subtask in reports:
         seen.add((job, partition, subtask))
