@@ -302,7 +302,7 @@ class Dispatcher:
         shortage = [self._slots.describe_shortage(num_missing, waited_s)]
         if self._last_loss is not None:
             shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
-        shortage += [holder.describe_stuck() for holder in self.jobs.values() if holder.has_stuck_tasks]
+        shortage += [holder.describe_stuck() for holder in self.jobs.values() if holder.stuck]
         master.fail_scheduling("\n".join(shortage))
 
     def job_ended(self, master: JobMaster) -> None:

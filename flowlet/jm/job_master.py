@@ -259,13 +259,16 @@ class JobMaster:
         if message.metrics is not None:
             self.metrics[message.attempt] = message.metrics
         before = self.graph.num_ignored_events
-        failure = self._cause_of(message)
+        failure = message.failure
+        execution, location = self.graph.executions[message.attempt], self.locations[message.attempt]
+        if failure is None:
+            name = self._task_name(message.attempt)
+            failure = failures.unexplained(message.state, location, name, execution.subtask, self.clock())
         if failure is not None and failure.suppresses_restarts:
             # The state of this run cannot be restored; that of an older checkpoint may be good.
             is_final = not self.checkpoints.fall_back(self._restored_ids[message.attempt])
             failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
-        tm_id = self.locations[message.attempt].tm_id
-        self._tell(self.graph.execution_reported, message.attempt, tm_id, message.state, failure)
+        self._tell(self.graph.execution_reported, message.attempt, location.tm_id, message.state, failure)
         return self.graph.num_ignored_events == before
 
     def task_metrics(self, tm_id: str, attempt: bytes, metrics: messages.TaskMetrics) -> bool:
@@ -284,11 +287,6 @@ class JobMaster:
         self.stuck[message.attempt] = message
         self._wake_waiters()
         return True
-
-    @property
-    def has_stuck_tasks(self) -> bool:
-        """Whether cancelled tasks have not ended."""
-        return bool(self.stuck)
 
     def describe_stuck(self) -> str:
         """Explain why the job still holds its slots."""
@@ -378,11 +376,14 @@ class JobMaster:
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         """Wait for all tasks of a run to run, or the job to end; False if neither happened within ``timeout_s``."""
-        return await self.wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
-
-    def _are_running(self) -> bool:
-        states = [execution.state for execution in self.graph.executions.values()]
-        return self.graph.status is JobStatus.RUNNING and all(state in _RUN for state in states)
+        tasks = self.graph.executions  # always the newest ones
+        return await self.wait_until(
+            lambda: (
+                self.is_ended
+                or (self.graph.status is JobStatus.RUNNING and all(each.state in _RUN for each in tasks.values()))
+            ),
+            timeout_s,
+        )
 
     async def wait_until_ended(self, timeout_s: float) -> bool:
         """Wait for the job to end; False if it did not within ``timeout_s``."""
@@ -414,11 +415,12 @@ class JobMaster:
             lambda: not self.is_waiting and self.graph.status is not JobStatus.RUNNING, timeout_s
         )
         if has_trouble:
-            await self.wait_until(lambda: self.is_ended or not self._knows_only_symptom(), cause_timeout_s)
-
-    def _knows_only_symptom(self) -> bool:
-        failure = self.graph.failure
-        return failure is not None and failure.exception_type in SYMPTOMS
+            await self.wait_until(
+                lambda: (
+                    self.is_ended or self.graph.failure is None or self.graph.failure.exception_type not in SYMPTOMS
+                ),
+                cause_timeout_s,
+            )
 
     async def wait_until_deployed(
         self, timeout_s: float, after_attempt: int = -1, edge: messages.EdgeMessage | None = None
@@ -457,13 +459,6 @@ class JobMaster:
         except TimeoutError:
             return False
         return True
-
-    def _cause_of(self, message: messages.TaskStateChanged) -> messages.FailureInfo | None:
-        location = self.locations.get(message.attempt)
-        if message.failure is not None or location is None:
-            return message.failure
-        subtask = self.graph.executions[message.attempt].subtask
-        return failures.unexplained(message.state, location, self._task_name(message.attempt), subtask, self.clock())
 
     def _task_name(self, attempt: bytes) -> str:
         vertex_id = self.graph.executions[attempt].vertex_id
@@ -553,7 +548,9 @@ class JobMaster:
         elif status is not JobStatus.RESTARTING or self.graph.is_restarting_as_a_whole:
             self._end_all_runs()
         self.savepoints.job_changed(status, None if self.graph.failure is None else self.graph.failure.message[:1000])
-        self._log_status(status)
+        why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
+        cause = {"cause": why} if why else {}
+        log.info("job status changed", job=self.job_id, name=self.job.name, status=status.name, **cause)
 
     def _end_all_runs(self) -> None:
         for timer in self._restart_timers.values():
@@ -572,11 +569,6 @@ class JobMaster:
         self._drop_code()
         self.lease.close()
         self.owner.job_ended(self)
-
-    def _log_status(self, status: JobStatus) -> None:
-        why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
-        cause = {"cause": why} if why else {}
-        log.info("job status changed", job=self.job_id, name=self.job.name, status=status.name, **cause)
 
     def _drop_code(self) -> None:
         self._has_code = False

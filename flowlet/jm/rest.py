@@ -93,7 +93,7 @@ class RestApi:
             Route("PATCH", "/jobs/{job_id}/collect/{edge_id}/broken", self.results_broken),
             Route("GET", "/gates/{gate}", self.gate),
             Route("PATCH", "/gates/{gate}", self.finish_gate),
-            Route("PATCH", "/jobs/{job_id}/gates/{gate}", self.finish_gate_of_job),
+            Route("PATCH", "/jobs/{job_id}/gates/{gate}", self.finish_gate),
         ]
 
     async def overview(self, request: Request) -> Response:
@@ -274,17 +274,7 @@ class RestApi:
 
     async def finish_gate(self, request: Request) -> Response:
         """Accept no further producers at a gate: 202, also if repeated; 404, 410 and 204 as in ``gate``."""
-        return await self._finish_gate(request, *self._find_gate(request))
-
-    async def finish_gate_of_job(self, request: Request) -> Response:
-        """Finish a gate as ``finish_gate`` does; the path names the gate's job."""
-        master, name = self._find_job(request), request.match_info["gate"]
-        gate = master.gates.find(name)
-        if gate is None:
-            return error_response(404, f"the job has no gate {name!r}; its gates are {gate_names(master.job)}")
-        return await self._finish_gate(request, master, gate)
-
-    async def _finish_gate(self, request: Request, master: JobMaster, gate: JobGate) -> Response:
+        master, gate = self._find_gate(request)
         if request.query.get("mode") != "finish":
             return error_response(400, "to finish the gate, call this path with ?mode=finish")
         if not await master.wait_until_deployed(self._long_poll_s(request)):
@@ -308,9 +298,12 @@ class RestApi:
         return master
 
     def _find_gate(self, request: Request) -> tuple[JobMaster, JobGate]:
+        """Find the gate that the path names, alone or with its job."""
         name = request.match_info["gate"]
-        master = self.dispatcher.job_with_gate(name)
+        master = self._find_job(request) if "job_id" in request.match_info else self.dispatcher.job_with_gate(name)
         gate = None if master is None else master.gates.find(name)
+        if master is not None and gate is None:
+            refuse(404, f"the job has no gate {name!r}; its gates are {gate_names(master.job)}")
         if master is None or gate is None:
             refuse(404, f"no job has a gate {name!r}; the gates of running jobs are {self.dispatcher.gate_names()}")
         return master, gate

@@ -277,7 +277,7 @@ async def test_who_waits_for_a_cancelled_job_is_told_which_task_does_not_end(mas
     assert master.stuck == {source: stuck}
     assert "'source' on tm-1 in\nin split" in master.describe_stuck()
     report(master, source, ExecutionState.CANCELED)
-    assert not master.has_stuck_tasks
+    assert not master.stuck
     assert not await master.wait_for_result(0, failure_grace_s=PATIENCE_S)
     report(master, sink, ExecutionState.CANCELED)
     assert await master.wait_for_result(0, failure_grace_s=PATIENCE_S)
