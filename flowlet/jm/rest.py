@@ -2,26 +2,32 @@
 
 Side:   loop.
 Source: the parts of Flink's REST API that ``routes`` lists; every error is ``{"errors": [text, ...]}``.
+Invariants: a gate's token serves only for its own gate, and not after its expiry.  Its holder, a producer outside the
+        cluster, learns the job's status, the cause of its failure, which partitions are counted and where the gate's
+        tasks run, asks for checkpoints, and commits and aborts writes; nothing else.
 Units:  ``timeout_ms`` of long polls in milliseconds, cut to ``max_long_poll_ms``.
 Absent: the web page.
 """
 
 import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 
 from flowlet.checkpoint.jobmanager.savepoints import SavepointApi, check_checkpoint_directory
+from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.dispatcher import Dispatcher
+from flowlet.jm.failures import cause_in_one_line
 from flowlet.jm.gates import JobGate, gate_document, gate_names
 from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
+from flowlet.messages.control_messages import CountedPartition, EdgeMessage, GateOutcome, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.requests import (
     Request,
@@ -36,8 +42,9 @@ from flowlet.rpc.requests import (
     refuse,
 )
 from flowlet.shipping.bundle_store import FileApi, FileKeeper
+from netstack.errors import LocalProtocolError
 from netstack.late import dataclass
-from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
+from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES, GateIdentity, gate_token
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -46,6 +53,15 @@ _DEFAULT_LONG_POLL_MS = 10_000
 _MAX_REASON_CHARS = 1000
 _PRODUCER = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _CHECKPOINT = re.compile(r"[0-9]{1,18}")
+_PRODUCERS = "/producers/{job_id}/{gate}/{expires_ms}"
+_PRODUCERS_TARGET = re.compile(
+    r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:checkpoint|partition|place|write)(?:\?|$)", re.ASCII
+)
+_LOST = (JobStatus.FAILING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.CANCELED)
+_number = partial(number_in, default=0, max_digits=18)
+# A producer may hear of a failure before the JobManager does, and of a symptom before its cause.
+_TROUBLE_TIMEOUT_S = 0.5
+_PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 
 
@@ -60,10 +76,9 @@ class RestApi:
     files: FileKeeper
 
     def __post_init__(self) -> None:
-        self._producers = ProducerApi(self.dispatcher, self.config, self.clock)
         self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
         self.protection = AuthenticatingServer(
-            self.config.secret, advertised=self.config.advertised_addresses, key_of=self._producers.key_of
+            self.config.secret, advertised=self.config.advertised_addresses, key_of=self.key_of
         )
 
     def create_application(self) -> "web.Application":
@@ -73,7 +88,10 @@ class RestApi:
     def routes(self) -> list[Route]:
         """List all routes but that of the TaskManagers' sessions, which each carrier opens in its own way."""
         return [
-            *self._producers.routes(),
+            Route("GET", f"{_PRODUCERS}/partition", self.producers_partition),
+            Route("GET", f"{_PRODUCERS}/place", self.producers_place),
+            Route("PATCH", f"{_PRODUCERS}/checkpoint", self.producers_checkpoint),
+            Route("PATCH", f"{_PRODUCERS}/write", self.producers_write),
             *self._savepoints.routes(),
             *FileApi(self.files).routes(),
             Route("GET", "/overview", self.overview),
@@ -283,6 +301,78 @@ class RestApi:
         master.gates.finish(gate)
         return json_response({}, status=202)
 
+    # ---------------------------------------------------------------- for producers, who sign with their gate's token
+
+    def key_of(self, target: str) -> bytes | None:
+        """Return the token that must have signed a request with this target; None for other routes, and for an expired
+        token.
+        """
+        gate = _gate_in(target)
+        return None if gate is None or gate.expires_ms < self.clock() else gate_token(self.config.secret, gate)
+
+    async def producers_partition(self, request: Request) -> Response:
+        """Answer a ``GateOutcome``; 404 the job is forgotten.
+
+        With ``has_failed=1`` the producer's attempt has failed: wait for a moment for the job to fail, too.
+        """
+        master, gate = self._find_producers_gate(request)
+        if request.query.get("has_failed") == "1":
+            await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self.config.failure_grace_s)
+        partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
+        status, failure = master.graph.status, master.graph.failure
+        may_count = status not in _LOST and (
+            status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed
+        )
+        is_counted = may_count and gate.is_counted(partition)
+        cause = None if failure is None else cause_in_one_line(failure)
+        return json_response(GateOutcome(status.name, is_counted, cause, gate.is_finishing))
+
+    async def producers_place(self, request: Request) -> Response:
+        """Answer where the gate's tasks run: 204 they do not now, 410 the job has ended, 404 it is forgotten."""
+        master, gate = self._find_producers_gate(request)
+        if not await master.wait_until_running(_PLACE_TIMEOUT_S):
+            return Response(status=204)
+        if master.is_ended:
+            return error_response(410, f"gate {gate.gate.name!r} has ended: {_why_ended(master)}")
+        return json_response(master.gate_places(gate))
+
+    async def producers_checkpoint(self, request: Request) -> Response:
+        """Note that a producer waits for a checkpoint: 202, 404 the job is forgotten."""
+        self._find_producers_gate(request)[0].checkpoints.request()
+        return Response(status=202)
+
+    async def producers_write(self, request: Request) -> Response:
+        """Commit or abort a write.
+
+        202; 204 no checkpoint holds it yet: ask again; 409 it cannot be committed, 410 the job has failed or was
+        cancelled, 404 the job is forgotten.
+        """
+        master, gate = self._find_producers_gate(request)
+        job, epoch = _write_job(request), _number(request, "epoch")
+        mode = request.query.get("mode")
+        if mode == "abort":
+            gate.abort(job, epoch)
+            return await _kept(master, job)
+        if mode != "commit":
+            return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
+        if master.graph.status in _LOST:
+            return _lost(master, job)
+        master.gates.commit(gate, job, epoch, _number(request, "partitions"))
+        return await _kept(master, job)
+
+    def _find_producers_gate(self, request: Request) -> tuple[JobMaster, JobGate]:
+        job_id = request.match_info["job_id"]
+        name = request.match_info["gate"]
+        identity = _gate_in(request.raw_path)
+        master = self.dispatcher.jobs.get(job_id)
+        gate = None if master is None else master.gates.find(name)
+        # The name in the token's path must be this one: else the token may be another gate's.
+        if master is None or gate is None or identity is None or identity.name != name:
+            refuse(404, f"no job {job_id} with a gate {name!r} is known (any more)")
+        return master, gate
+
+    # ---------------------------------------------------------------- what the handlers share
+
     async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
         """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has sent its name."""
         await TaskManagerSession(transport, self.dispatcher, self.config, self.jm_id, peer=peer).run()
@@ -326,3 +416,36 @@ class RestApi:
 def _check_not_ended(master: JobMaster, gate: JobGate) -> None:
     if master.is_ended:
         refuse(410, f"gate {gate.gate.name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+
+
+def _gate_in(target: str) -> GateIdentity | None:
+    """Parse the gate in the target of a request to these routes."""
+    match = _PRODUCERS_TARGET.match(target)
+    try:
+        return None if match is None else GateIdentity(bytes.fromhex(match[1]), unquote(match[2]), int(match[3]))
+    except (ValueError, LocalProtocolError):
+        return None
+
+
+async def _kept(master: JobMaster, job: str) -> Response:
+    """Answer once a checkpoint holds the reports about a write, if writes wait for checkpoints."""
+    if not await master.wait_until_kept(_KEPT_TIMEOUT_S):
+        return Response(status=204)
+    return _lost(master, job) if master.graph.status in _LOST else Response(status=202)
+
+
+def _lost(master: JobMaster, job: str) -> Response:
+    return error_response(410, f"the results of write {job!r} are lost: {_why_ended(master)}")
+
+
+def _why_ended(master: JobMaster) -> str:
+    failure = master.graph.failure
+    cause = "" if failure is None else f": {cause_in_one_line(failure)}"
+    return f"job {master.job.name!r} is {master.graph.status.name}{cause}"
+
+
+def _write_job(request: Request) -> str:
+    job = request.query.get("job", "")
+    if not 1 <= len(job.encode("utf-8", "replace")) <= MAX_JOB_NAME_BYTES:
+        refuse(400, f"job must be a name of 1 to {MAX_JOB_NAME_BYTES} bytes")
+    return job

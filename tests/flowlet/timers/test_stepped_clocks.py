@@ -20,7 +20,7 @@ from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import RestartStrategy
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.jm.producer_api import ProducerApi
+from flowlet.jm.rest import RestApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import FailureInfo, RegisterTaskManager
 from flowlet.messages.execution_state import ExecutionState
@@ -507,7 +507,7 @@ def test_an_unused_connection_ends_with_its_token_although_the_clock_was_set(ste
 def test_a_request_of_a_producer_is_admitted_by_the_wall_clock(step_ms: int) -> None:
     """The JobManager knows the key of a gate's token until it ends."""
     now = [10 * HOUR_MS]
-    api = ProducerApi(cast(Any, None), JobManagerConfig(bytes(32)), lambda: now[0])
+    api = RestApi(cast(Any, None), JobManagerConfig(bytes(32)), "jm", lambda: now[0], cast(Any, None))
     target = f"/producers/{'4a' * 16}/gate/{now[0] + 24 * HOUR_MS}/place"
 
     now[0] += step_ms
