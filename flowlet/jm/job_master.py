@@ -114,7 +114,7 @@ class JobMaster:
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._send_to)
         self._sources: dict[str, SourceCoordinator] = {}  # by vertex id, of its newest run
-        self._plan: DeploymentPlan | None = None
+        self.plan = DeploymentPlan(job, {})  # of the newest run; replaced by start()
         self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class JobMaster:
         """Deploy the waiting tasks; ``locations`` has the TaskManager of each of their attempts."""
         started = {each.vertex_id for each in self.graph.waiting}
         self.locations |= locations
-        self._plan = DeploymentPlan(self.job, self.locations)
+        self.plan = DeploymentPlan(self.job, self.locations)
         self.restored_checkpoint_id = self.checkpoints.last_completed_id
         self._restored_ids |= dict.fromkeys(locations, self.restored_checkpoint_id)
         coordinators = {
@@ -312,19 +312,13 @@ class JobMaster:
 
     def _send_to(self, subtask: Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
         """Send the message that ``message_for`` makes for the newest attempt of a subtask."""
-        assert self._plan is not None, "start() made it"
-        tm_id, attempt = self._plan.place_of(subtask)
+        tm_id, attempt = self.plan.place_of(subtask)
         self.owner.send(tm_id, message_for(attempt))
 
     def task_manager_lost(self, location: messages.RegisterTaskManager, reason: str) -> None:
         """Fail the tasks that ran there; does nothing if there were none."""
         failure = failures.task_manager_lost(location, reason, self.clock())
         self._tell(self.graph.task_manager_lost, location.tm_id, failure)
-
-    def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
-        """List the channels through which the client reads ``edge`` in the newest run; call after ``start``."""
-        assert self._plan is not None, "start() made it"
-        return self._plan.external_channels(edge)
 
     def _gate_reported(self, message: messages.GateReported | messages.MarkReport) -> bool:
         self.gates.reported(self.graph.executions[message.attempt].key, message)
@@ -506,10 +500,9 @@ class JobMaster:
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case events.Deploy(attempt, tm_id):
-                assert self._plan is not None, "start() made it"
                 execution = self.graph.executions[attempt]
                 restored = self.checkpoints.restored_state(execution.vertex_id, execution.subtask)
-                task = self._plan.describe_task(execution.vertex_id, execution.subtask, restored)
+                task = self.plan.describe_task(execution.vertex_id, execution.subtask, restored)
                 self.owner.send(tm_id, task)
             case events.SendMessage(tm_id, message):
                 self.owner.send(tm_id, message)
@@ -573,8 +566,7 @@ class JobMaster:
     def _drop_code(self) -> None:
         self._has_code = False
         self.job = without_code(self.job)
-        if self._plan is not None:
-            self._plan = DeploymentPlan(self.job, self.locations)
+        self.plan = DeploymentPlan(self.job, self.locations)
 
     HANDLERS: ClassVar[Mapping[type[messages.FromTask], Callable[["JobMaster", Any], bool]]] = {
         messages.TaskStateChanged: _task_state_changed,

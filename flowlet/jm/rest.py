@@ -230,7 +230,7 @@ class RestApi:
             {
                 "attempt": master.graph.attempt_number,
                 "restored-checkpoint-id": master.restored_checkpoint_id,
-                "channels": [channel_document(channel) for channel in master.external_channels(edge)],
+                "channels": [channel_document(channel) for channel in master.plan.external_channels(edge)],
             }
         )
 

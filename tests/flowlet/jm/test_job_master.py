@@ -43,7 +43,7 @@ async def test_tasks_are_deployed_with_their_code_which_is_then_dropped(master: 
     assert [vertex.chain for vertex in master.job.vertices] == [b"", b""]
     assert [edge.partitioner for edge in master.job.edges] == [b"", b""]
 
-    (channel,) = master.external_channels(next(each for each in master.job.edges if each.id == COLLECT_ID))
+    (channel,) = master.plan.external_channels(next(each for each in master.job.edges if each.id == COLLECT_ID))
 
     assert (channel.producer, channel.port) == (recorder.deployed[1].attempt, 6000)
 

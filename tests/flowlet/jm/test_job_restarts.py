@@ -98,7 +98,7 @@ async def test_the_next_run_has_new_attempts_and_all_of_the_code(job: Job) -> No
     assert (source.attempt, sink.attempt) == source_and_sink(1)
     assert (source.chain, sink.chain) == (b"chain of source", b"chain of sink")
     assert sink.gates[0].channels[0].producer == source.attempt
-    assert [channel.producer for channel in job.master.external_channels(edge)] == [sink.attempt]
+    assert [channel.producer for channel in job.master.plan.external_channels(edge)] == [sink.attempt]
     assert job.master.graph.status is JobStatus.RUNNING
     assert before == [b"chain of source", b"chain of sink"]
     assert [vertex.chain for vertex in job.master.job.vertices] == [b"", b""]
