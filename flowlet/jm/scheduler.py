@@ -28,7 +28,7 @@ Absent:     slots of different sizes; giving back single slots while tasks of th
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -229,8 +229,9 @@ def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
         if not edge.is_pointwise:
             _join(region_of, subtasks[edge.source] + subtasks[edge.target])
             continue
-        for consumer, read in _read_by(edge, edge.target, parallelisms):
-            _join(region_of, [Subtask(edge.target, consumer), *(Subtask(edge.source, each) for each in read)])
+        for consumer in subtasks[edge.target]:
+            read = _read_by(edge, consumer, parallelisms)
+            _join(region_of, [consumer, *(Subtask(edge.source, each) for each in read)])
     of_group: dict[str, list[Subtask]] = {}
     for vertex in job.vertices:
         if vertex.split_set is not None:
@@ -252,20 +253,18 @@ def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subta
     producers: list[set[int]] = [set() for _ in regions]
     for edge in job.edges:
         if edge.target is not None and edge.is_blocking:
-            for consumer, read in _read_by(edge, edge.target, parallelisms):
-                region = region_of[Subtask(edge.target, consumer)]
-                producers[region] |= {region_of[Subtask(edge.source, each)] for each in read}
+            for consumer in [each for each in region_of if each.vertex_id == edge.target]:
+                read = _read_by(edge, consumer, parallelisms)
+                producers[region_of[consumer]] |= {region_of[Subtask(edge.source, each)] for each in read}
     return RegionOrder.of(producers)
 
 
-def _read_by(
-    edge: messages.EdgeMessage, target: str, parallelisms: dict[str, int]
-) -> Iterator[tuple[int, Iterable[int]]]:
-    """Give each consumer with the producers that it reads."""
-    num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
-    for consumer in range(num_consumers):
-        partners = producers_of(consumer, num_producers, num_consumers)
-        yield consumer, partners if edge.is_pointwise else range(num_producers)
+def _read_by(edge: messages.EdgeMessage, consumer: Subtask, parallelisms: Mapping[str, int]) -> range:
+    """Return the producers that a consumer reads."""
+    num_producers = parallelisms[edge.source]
+    if not edge.is_pointwise:
+        return range(num_producers)
+    return producers_of(consumer.subtask, num_producers, parallelisms[consumer.vertex_id])
 
 
 def fails_as_one(job: messages.JobGraphMessage) -> bool:
@@ -297,6 +296,7 @@ class DeploymentPlan:
         self._locations = dict(locations)
         self._attempts = {subtask_of(attempt): attempt for attempt in locations}
         self._vertices = {vertex.id: vertex for vertex in job.vertices}
+        self._parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
 
     def __repr__(self) -> str:
         return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
@@ -330,7 +330,9 @@ class DeploymentPlan:
             max_parallelism=vertex.max_parallelism,
             attempt=self._attempts[vertex.id, subtask],
             chain=vertex.chain,
-            gates=[self._gate(edge, subtask) for edge in self._job.edges if edge.target == vertex.id],
+            gates=[
+                self._gate(edge, Subtask(vertex.id, subtask)) for edge in self._job.edges if edge.target == vertex.id
+            ],
             partitions=[self._partition(edge, subtask) for edge in outputs],
             code=code,
             settings=self._job.settings,
@@ -353,18 +355,13 @@ class DeploymentPlan:
     def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
         """List the channels through which the client reads ``edge``: one per producer."""
         assert edge.target is None, "the client reads only edges without a target vertex"
-        return [self._channel(edge, producer, 0) for producer in range(self._vertices[edge.source].parallelism)]
+        return [self._channel(edge, producer, 0) for producer in range(self._parallelisms[edge.source])]
 
-    def _gate(self, edge: messages.EdgeMessage, subtask: int) -> messages.InputGateDescriptor:
-        num_producers = self._vertices[edge.source].parallelism
-        subpartitions = dict.fromkeys(range(num_producers), subtask)  # by producer
-        if edge.is_pointwise:
-            num_consumers = self._num_consumers(edge)
-            subpartitions = {
-                producer: subtask - consumers_of(producer, num_producers, num_consumers).start
-                for producer in producers_of(subtask, num_producers, num_consumers)
-            }
-        channels = [self._channel(edge, producer, number) for producer, number in subpartitions.items()]
+    def _gate(self, edge: messages.EdgeMessage, consumer: Subtask) -> messages.InputGateDescriptor:
+        channels = [
+            self._channel(edge, producer, consumer.subtask - self._read_from(edge, producer).start)
+            for producer in _read_by(edge, consumer, self._parallelisms)
+        ]
         return messages.InputGateDescriptor(edge.id, channels, edge.input_id)
 
     def _channel(self, edge: messages.EdgeMessage, producer: int, subpartition: int) -> messages.InputChannelDescriptor:
@@ -380,14 +377,10 @@ class DeploymentPlan:
         )
 
     def _partition(self, edge: messages.EdgeMessage, subtask: int) -> messages.ResultPartitionDescriptor:
-        num_subpartitions = self._num_consumers(edge)
-        if edge.target is not None and edge.is_pointwise:
-            num_producers = self._vertices[edge.source].parallelism
-            num_subpartitions = len(consumers_of(subtask, num_producers, num_subpartitions))
         return messages.ResultPartitionDescriptor(
             edge_id=edge.id,
             partition=intermediate_partition_id(bytes.fromhex(edge.id), subtask),
-            num_subpartitions=num_subpartitions,
+            num_subpartitions=len(self._read_from(edge, subtask)),
             source_operator=edge.source_operator,
             partitioner=edge.partitioner,
             buffer_timeout_ms=edge.buffer_timeout_ms,
@@ -395,5 +388,9 @@ class DeploymentPlan:
             is_blocking=edge.is_blocking,
         )
 
-    def _num_consumers(self, edge: messages.EdgeMessage) -> int:
-        return 1 if edge.target is None else self._vertices[edge.target].parallelism
+    def _read_from(self, edge: messages.EdgeMessage, producer: int) -> range:
+        """Return the consumers that read from a producer, each a subpartition; the client is one."""
+        num_consumers = 1 if edge.target is None else self._parallelisms[edge.target]
+        if edge.target is None or not edge.is_pointwise:
+            return range(num_consumers)
+        return consumers_of(producer, self._parallelisms[edge.source], num_consumers)
