@@ -37,6 +37,11 @@ from netstack.loop.background_call import run_in_background
 
 _NO_CONTENT: Final = 204
 _outcome_decoder: Final = msgspec.json.Decoder(GateOutcome)
+_STATUS_ERRORS: Final[dict[int, tuple[type[GateError], str]]] = {
+    404: (GateNotFoundError, "; start the job that declares it first"),
+    409: (GateWriteError, ""),
+    410: (GateEndedError, ""),
+}
 _ASK_INTERVAL_S: Final = 0.2  # while there is no gate
 _ANSWER_SHARE: Final = 0.8  # of the timeout is given to the JobManager; the rest is for the network
 _LEAST_WAIT_S: Final = 4.0  # for tasks that are being deployed
@@ -183,20 +188,8 @@ async def _ask(gate: str, jobmanager: str, method: str, path: str, timeout_s: fl
     except RpcConnectError as error:
         raise GateUnreachableError(f"gate {gate!r}: {error}") from error
     except RpcStatusError as error:
-        raise _status_error(gate, jobmanager, error) from error
-
-
-def _status_error(gate: str, jobmanager: str, error: RpcStatusError) -> GateError:
-    text = f"gate {gate!r} at JobManager {jobmanager}: {error}"
-    match error.status:
-        case 404:
-            return GateNotFoundError(f"{text}; start the job that declares it first")
-        case 409:
-            return GateWriteError(text)
-        case 410:
-            return GateEndedError(text)
-        case _:
-            return GateError(text)
+        kind, advice = _STATUS_ERRORS.get(error.status, (GateError, ""))
+        raise kind(f"gate {gate!r} at JobManager {jobmanager}: {error}{advice}") from error
 
 
 def secret_of(secret_file: str | Path | None) -> bytes:
