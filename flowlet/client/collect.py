@@ -42,7 +42,6 @@ from flowlet.records import Chunk
 from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.tm.task_deployment import channel_spec
-from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
@@ -116,7 +115,12 @@ class RunReader:
         while (item := self._gate.poll_next()) is not None:
             channel = item.channel_index
             if item.buffer is not None:
-                return buffer.receive(channel, self._records_in(channel, item.buffer), item.size)
+                try:
+                    elements = self._deserializers[channel].feed(item.buffer.view)
+                finally:
+                    item.buffer.recycle()
+                records = [element.values for element in elements if isinstance(element, Chunk)]
+                return buffer.receive(channel, records, item.size)
             if isinstance(item.event, EndOfData):
                 self._gate.acknowledge_all_records_processed(channel)
                 buffer.end_channel(channel)
@@ -138,13 +142,6 @@ class RunReader:
         """Give back buffers and connections; a poll raises from then on."""
         self._gate.close()
         self.client.run(self._network.close)
-
-    def _records_in(self, channel: int, buffer: NetworkBuffer) -> list[list[Any]]:
-        try:
-            elements = self._deserializers[channel].feed(buffer.view)
-        finally:
-            buffer.recycle()
-        return [element.values for element in elements if isinstance(element, Chunk)]
 
 
 News = int | RunChannels

@@ -128,7 +128,11 @@ def execute(
         if client is not None:
             client.close()
         if isinstance(error, FlowletError):
-            raise error from _users_part(error.__cause__)
+            # The cause from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and stands in
+            # the error's text.
+            cause = error.__cause__
+            trace = None if cause is None else from_user_frame(cause.__traceback__)
+            raise error from None if cause is None or trace is None else cause.with_traceback(trace)
         raise
 
 
@@ -182,14 +186,6 @@ def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
         f"{largest.name!r} has {sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, "
         "from a file that every TaskManager can read or that env.register_cached_file() sends"
     )
-
-
-def _users_part(cause: BaseException | None) -> BaseException | None:
-    """Return the cause of an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours,
-    and stands in the error's text.
-    """
-    trace = None if cause is None else from_user_frame(cause.__traceback__)
-    return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
 def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messages.JobGraphMessage:

@@ -188,18 +188,14 @@ class ServerProcess:
         except OSError as error:
             raise FlowletError(f"the process from which TaskManagers are forked is gone: {error}") from error
         if not text:
-            how = self._how_it_ended()
+            how = "somehow"
+            with suppress(subprocess.TimeoutExpired):
+                how = f"with exit code {self._process.wait(_END_S)}"
             raise FlowletError(
                 f"the process from which TaskManagers are forked ended {how}; its standard error may say more"
             )
         self._num_open -= 1
         return json.loads(text), descriptors[0] if descriptors else -1
-
-    def _how_it_ended(self) -> str:
-        try:
-            return f"with exit code {self._process.wait(_END_S)}"
-        except subprocess.TimeoutExpired:
-            return "somehow"
 
     def end(self) -> None:
         """End the server, and wait for it; closes ``stdout_fd``, which nobody may read any more."""

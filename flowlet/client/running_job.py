@@ -76,11 +76,6 @@ class RunningJob:
     def __repr__(self) -> str:
         return f"<RunningJob {self.name!r} {self.job_id} at {self.client!r}>"
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the job's connection was given back, by ``close`` or because the job could not be submitted."""
-        return self.client.is_closed
-
     def status(self) -> JobStatus:
         """Return the state that the JobManager has for the job now."""
         return JobStatus[self.metrics()["state"]]

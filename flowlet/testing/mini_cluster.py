@@ -86,7 +86,7 @@ class MiniCluster:
 
         def keep_until_closed(job: RunningJob) -> None:
             with self._lock:
-                self._jobs = [each for each in self._jobs if not each.is_closed] + [job]
+                self._jobs = [each for each in self._jobs if not each.client.is_closed] + [job]
             if keep is not None:
                 keep(job)
 

@@ -95,34 +95,29 @@ class Latch:
     Threading: ``open`` on any thread, any number of times; ``wait`` on one.
     """
 
-    __slots__ = ("_is_open", "_lock")
+    __slots__ = ("_lock", "is_open")
 
     def __init__(self) -> None:
-        self._is_open = False  # Set by any thread, before the lock is released.
+        self.is_open = False  # Set by any thread, before the lock is released.
         # A bare lock is taken and waited for in C: a signal finds it taken or not, never in between.
         self._lock = threading.Lock()
         self._lock.acquire()  # no wait: the lock is new
 
     def __repr__(self) -> str:
-        return f"<Latch {'open' if self._is_open else 'shut'}>"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether ``open`` was called."""
-        return self._is_open
+        return f"<Latch {'open' if self.is_open else 'shut'}>"
 
     def open(self, *_: object) -> None:
         """Let the waiting thread go on; takes arguments so that it can be a callback."""
-        self._is_open = True
+        self.is_open = True
         with contextlib.suppress(RuntimeError):  # it was released before
             self._lock.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is open, at most ``timeout_s`` seconds, None: for ever; returns whether it is."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while not self._is_open:
+        while not self.is_open:
             left_s = deadline - time.monotonic()
             # waits for what its caller waits for; ended by open()
             if left_s <= 0 or self._lock.acquire(timeout=min(left_s, _LOOK_INTERVAL_S)):
                 break
-        return self._is_open
+        return self.is_open

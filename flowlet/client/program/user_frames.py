@@ -17,7 +17,7 @@ import traceback
 from enum import Enum
 from functools import cache
 from importlib.util import find_spec
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Final
 
 from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, shows_all_frames
@@ -131,17 +131,14 @@ def _drop_output() -> None:
 
 def _is_inside_engine(trace: TracebackType | None) -> bool:
     """Whether the innermost frame, but for libraries and generated code (of dataclasses, say), is ours."""
-    frames = [frame for frame, _ in traceback.walk_tb(trace) if not _is_generated(frame)]
+    frames = [
+        frame
+        for frame, _ in traceback.walk_tb(trace)
+        # Code of ``python -c`` has the file name of generated code, too, and is the user's.
+        if frame.f_code.co_filename != "<string>" or frame.f_globals.get("__name__") == "__main__"
+    ]
     owners = (owner_of(frame.f_code.co_filename) for frame in reversed(frames))
     return next((owner for owner in owners if owner is not Owner.LIBRARY), Owner.LIBRARY) is Owner.ENGINE
-
-
-def _is_generated(frame: FrameType) -> bool:
-    """Whether a module generated the frame's code, as ``dataclasses`` does.
-
-    Code of ``python -c`` has that file name, too, and is the user's.
-    """
-    return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") != "__main__"
 
 
 @cache
