@@ -113,8 +113,10 @@ def install(
         with log.open("wb") as output:
             code = _run(command, output.fileno(), check_cancelled)
         if code:
+            lines = [each.strip()[:_MAX_LINE_CHARS] for each in log.read_text("utf-8", "replace").splitlines()]
+            said = " / ".join(list(filter(None, lines))[-_LAST_LINES:]) or "it said nothing"
             raise RequirementsError(
-                f"the job's requirements could not be installed: pip ended with exit code {code}: {_last_words(log)}"
+                f"the job's requirements could not be installed: pip ended with exit code {code}: {said}"
             )
         folder.mkdir(exist_ok=True)  # pip makes none for an empty list
     finally:
@@ -149,11 +151,6 @@ def _run(command: list[str], output: int, check_cancelled: Callable[[], None]) -
             # With what pip has started, such as a compiler: the session is its own.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(_KILL_TIMEOUT_S)
-
-
-def _last_words(log: Path) -> str:
-    lines = [line.strip()[:_MAX_LINE_CHARS] for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return " / ".join(lines[-_LAST_LINES:]) or "it said nothing"
 
 
 _ARCHIVES_OF_MODULES: Final = (".zip", ".whl", ".egg")

@@ -235,7 +235,8 @@ class ShippedCode(importlib.abc.MetaPathFinder):
             if before is None or before == wanted[top]:
                 continue
             for name, module in _loaded({top}):
-                if not isinstance(before, Path) or _lies_in(before, module):
+                file = getattr(module, "__file__", f"{before}/") or ""
+                if not isinstance(before, Path) or file.startswith(f"{before}/"):
                     sys.modules.pop(name, None)
         loaded = _loaded({top for top in sources if not self._users.get(top)})
         if not all(_is_version(module, sources[_top(name)].get(name)) for name, module in loaded):
@@ -290,10 +291,6 @@ def _top(name: str) -> str:
 
 def _loaded(tops: Collection[str]) -> list[tuple[str, ModuleType]]:
     return [(name, module) for name, module in list(sys.modules.items()) if _top(name) in tops]
-
-
-def _lies_in(folder: Path, module: ModuleType) -> bool:
-    return not hasattr(module, "__file__") or (module.__file__ or "").startswith(f"{folder}/")
 
 
 def _source_of(module: ModuleType) -> ModuleSource | None:
