@@ -77,8 +77,10 @@ def _described(
     lines = traceback.TracebackException.from_exception(cause, max_group_depth=4)
     notes: list[str] = []
     if cause is not error:
-        if not shows_all_frames():
-            _keep_user_frames(lines)
+        # The engine's frames are dropped from the exception, and from its causes and contexts.
+        for each in () if shows_all_frames() else all_shown(lines):
+            frames = [frame for frame in each.stack if not _is_engine_file(frame.filename)]
+            each.stack = traceback.StackSummary.from_list(frames)
         # Error itself is not shown, but its notes must be.
         notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
     return FailureInfo(
@@ -127,13 +129,6 @@ def format_thread_stack(frame: FrameType) -> str:
     stack = _shorten("".join(traceback.StackSummary.from_list(shown).format()).rstrip(), _MAX_TRACEBACK_CHARS)
     wait = named_wait(frame)
     return stack if wait is None else f"{stack}\n  It {wait}."
-
-
-def _keep_user_frames(lines: traceback.TracebackException) -> None:
-    """Drop the engine's frames from the exception and from its causes and contexts."""
-    for each in all_shown(lines):
-        frames = [frame for frame in each.stack if not _is_engine_file(frame.filename)]
-        each.stack = traceback.StackSummary.from_list(frames)
 
 
 def _is_engine_file(filename: str) -> bool:

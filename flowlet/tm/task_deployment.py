@@ -59,17 +59,13 @@ def _substitute(operator: StreamOperator) -> StreamOperator:
     if operator.runs_after_finish:
         return operator.restored_after_finish()
     num_inputs = len(operator.inputs())
-    if num_inputs > 1:
-        return _FinishedMultipleInputOperator(operator, num_inputs)
-    return _FinishedOperator(operator)
+    substitute = _FinishedMultipleInputOperator(num_inputs) if num_inputs > 1 else _FinishedOperator()
+    substitute.name, substitute.operator_id = operator.name, operator.operator_id
+    return substitute
 
 
 class _FinishedOperator(StreamOperator):
     """The substitute of an operator that had finished."""
-
-    def __init__(self, finished: StreamOperator) -> None:
-        self.name = finished.name
-        self.operator_id = finished.operator_id
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Refuse: no record may come.
@@ -82,9 +78,7 @@ class _FinishedOperator(StreamOperator):
 class _FinishedMultipleInputOperator(MultipleInputStreamOperator):
     """The substitute of an operator with several inputs that had finished."""
 
-    def __init__(self, finished: StreamOperator, num_inputs: int) -> None:
-        self.name = finished.name
-        self.operator_id = finished.operator_id
+    def __init__(self, num_inputs: int) -> None:
         self.num_inputs = num_inputs
 
     def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:

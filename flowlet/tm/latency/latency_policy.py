@@ -320,7 +320,8 @@ def ask_for_quick_wakeups() -> list[str]:
     kernel refused.
     """
     missing = []
-    for name, ask in (("short time slices", _shorten_slices), ("exact timers", _sharpen_timers)):
+    sharpen_timers = partial(_SLACK_FILE.write_text, f"{_SLACK_NS}", encoding="ascii")
+    for name, ask in (("short time slices", _shorten_slices), ("exact timers", sharpen_timers)):
         try:
             ask()
         except OSError as error:
@@ -328,10 +329,6 @@ def ask_for_quick_wakeups() -> list[str]:
     if missing:
         _log.info("the kernel does not offer everything that keeps latencies low", missing=missing)
     return missing
-
-
-def _sharpen_timers() -> None:
-    _SLACK_FILE.write_text(f"{_SLACK_NS}", encoding="ascii")
 
 
 def _shorten_slices() -> None:
