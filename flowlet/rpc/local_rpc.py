@@ -18,7 +18,7 @@ import struct
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from contextlib import closing
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
@@ -176,15 +176,10 @@ class PipeRpc(requests.RpcGateway):
         self._pipe.close()
 
     async def _send(self, *frame: object) -> None:
-        if self._reader.done():
-            self._fail()
         try:
             await self._pipe.send(*frame)
         except ConnectionError:
-            self._fail()
-
-    def _fail(self) -> NoReturn:
-        raise requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}")
+            raise requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}") from None
 
     async def _read(self) -> None:
         try:
