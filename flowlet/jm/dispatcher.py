@@ -231,9 +231,7 @@ class Dispatcher:
             self.keeper.close()
             for master in self.jobs.values():
                 master.suspend()
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers.clear()
+                self._stop_waiting(master)
         else:
             await self._cancel_jobs()
         for session in list(self.sessions.values()):

@@ -8,7 +8,7 @@ Source:     Flink ``ClusterEntrypoint``, ``DispatcherRestEndpoint``.
 import asyncio
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.rest import RestApi
-from flowlet.messages.program_bundle import ShippedFiles
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
@@ -63,7 +62,12 @@ class JobManager:
         self.dispatcher = Dispatcher(config, clock, JobKeeper(self._store, call_in_background))
         self._temporary = WorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
         max_bytes = config.max_shipped_mebibytes * 1024**2
-        self._files = FileKeeper(PartStore(self._directory_of_files), run_in_background, self._shipped_files, max_bytes)
+        self._files = FileKeeper(
+            PartStore(self._directory_of_files),
+            run_in_background,
+            lambda: (master.job.code.files for master in self.dispatcher.jobs.values() if not master.is_ended),
+            max_bytes,
+        )
 
     def __repr__(self) -> str:
         return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
@@ -98,9 +102,6 @@ class JobManager:
             return self._temporary.path()
         except FlowletError as error:
             raise StorageError(str(error)) from error
-
-    def _shipped_files(self) -> Iterator[ShippedFiles]:
-        return (master.job.code.files for master in self.dispatcher.jobs.values() if not master.is_ended)
 
     async def _read(self, store: JobStore) -> Recovery:
         """Read the job store; on another thread, because a file server may take its time."""
