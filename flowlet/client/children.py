@@ -227,7 +227,6 @@ class TaskManagerProcess:
     _exit_code: int | None = field(init=False, default=None)
     _told: bytes = field(init=False, default=b"")
     _may_tell_more: bool = field(init=False, default=True)
-    _has_output: bool = field(init=False, default=True)
 
     def __post_init__(self) -> None:
         self._in_children = ClosedInChildren(self.life_fd, None)  # a forked child of the program is not the program
@@ -323,10 +322,7 @@ class TaskManagerProcess:
             signal.pidfd_send_signal(self.end_fd, number)
 
     def close_output(self) -> None:
-        """Give the pipes back; called after the forwarder was closed."""
-        if not self._has_output:
-            return
-        self._has_output = False
+        """Give the pipes back, once; called after the forwarder was closed."""
         self._in_children.release()
         for descriptor in (self.stdout_fd, self.life_fd, self.status_fd):
             os.close(descriptor)
