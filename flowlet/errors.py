@@ -23,8 +23,6 @@ class FlowletError(Exception):
     """Whether an uncaught one is a line without frames: it is about the cluster, and no line of the
     program is wrong.
     """
-    http_status: int = 500
-    """The status of the answer to a request to the JobManager that this error ends; 500: a fault of the JobManager."""
 
 
 class ConfigError(FlowletError):
@@ -33,8 +31,6 @@ class ConfigError(FlowletError):
 
 class JobGraphError(FlowletError):
     """A job graph is not valid; the message names the vertex or the edge."""
-
-    http_status = 400
 
 
 class JobSubmissionError(FlowletError):
@@ -77,8 +73,6 @@ class StateRestoreError(FlowletError):
 
 class StorageError(FlowletError):
     """A checkpoint could not be written, read or removed; the message names the file and says what to do."""
-
-    http_status = 503
 
 
 class SavepointError(FlowletError):

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, JobGraphError, StorageError
 from flowlet.rpc.auth import NONCE_BYTES, Nonce
 from netstack.flow.heartbeats import Silence
 from netstack.log_lines import LogLines
@@ -293,6 +293,16 @@ class Route(msgspec.Struct, frozen=True):
     handler: Callable[[Request], Awaitable[Response]]
 
 
+def status_of(error: Exception) -> int | None:
+    """Return the status of the answer to a request that this error ends; None: it is a fault of the JobManager."""
+    if isinstance(error, JobGraphError):
+        return 400
+    if isinstance(error, StorageError):
+        return 503
+    status: int | None = getattr(error, "http_status", None)
+    return status
+
+
 def refuse(status: int, reason: str) -> NoReturn:
     """Raise the ``RequestError``."""
     raise RequestError(status, reason)
@@ -346,7 +356,7 @@ class Router:
         return f"<Router of {sum(map(len, self._routes.values()))} routes>"
 
     async def answer(self, method: str, target: str, body: bytes) -> Response:
-        """Return the handler's answer, or that to its error (``FlowletError.http_status``)."""
+        """Return the handler's answer, or that to its error (``status_of``)."""
         path, _, query = target.partition("?")
         parts = [unquote(part) for part in path.split("/")]
         is_known = False
@@ -361,8 +371,9 @@ class Router:
             try:
                 return await route.handler(Request(target, match_info, parameters, body))
             except Exception as error:  # noqa: BLE001 - the top of a request: log it, and go on serving others
-                if isinstance(error, FlowletError) and error.http_status != FlowletError.http_status:
-                    return error_response(error.http_status, str(error))
+                status = status_of(error)
+                if status is not None:
+                    return error_response(status, str(error))
                 _log.exception("request failed", method=method, path=path)
                 return error_response(500, "internal error; see the JobManager's log")
         return error_response(405, "Method Not Allowed") if is_known else error_response(404, "Not Found")
