@@ -96,28 +96,22 @@ class PartitionWriter:
         self, runtime: ProducerRuntime, description: GateDescription, offer: PartitionOffer, limits: PushLimits
     ) -> None:
         self._runtime = runtime
-        self.description = description
-        """The gate that this writer writes to."""
-        self.offer = offer
-        """The partition and attempt, with the nonce of the offer that the gate took."""
+        self._description = description
+        self._offer = offer
         self._limits = limits
         self._name = f"{offer} to {description}"
         self._is_ended = False
         self._number = -1  # none yet: in the runtime's list of open partitions
-        self.is_counted = False
-        """Whether the partition is counted already, by an earlier attempt, or by this one although its end was not
-        heard of: then written records are dropped, and ``finish`` succeeds.
-        """
+        self._is_counted = False  # by an earlier attempt, or by this one although its end was not heard of
         self._stall = StallWatch(time.monotonic)
         num_subtasks = len(description.endpoints)
         self._rows = UnacknowledgedRows(num_subtasks, limits.max_kept_bytes) if description.has_checkpoints else None
-        self.num_resumed = 0
-        """How often the partition was offered again after a failure, at the gate's place at that time, and went on."""
+        self._num_resumed = 0
         self._push = self._new_push()
         try:
             self._type_info = description.type_info
             self._declared = declared_records(self._type_info)
-            if self.offer.may_be_counted and self._is_counted_already():
+            if self._offer.may_be_counted and self._is_counted_already():
                 self._push.release(GateError("the partition is counted already"))
                 return
             try:
@@ -131,6 +125,26 @@ class PartitionWriter:
 
     def __repr__(self) -> str:
         return f"<PartitionWriter of {self._name}{', ended' if self._is_ended else ''}>"
+
+    @property
+    def num_resumed(self) -> int:
+        """How often the partition was offered again after a failure, at the gate's place at that time, and went on."""
+        return self._num_resumed
+
+    @property
+    def description(self) -> GateDescription:
+        """The gate that this writer writes to."""
+        return self._description
+
+    @property
+    def offer(self) -> PartitionOffer:
+        """The partition and attempt, with the nonce of the offer that the gate took."""
+        return self._offer
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the partition is counted already: then written records are dropped, and ``finish`` succeeds."""
+        return self._is_counted
 
     def write_records(self, records: list[Any], timestamps: list[int] | None = None) -> None:
         """Push records in order; blocks while the gate grants no credit.  The caller must not change the list any more.
@@ -148,11 +162,11 @@ class PartitionWriter:
             SerdeError: a record cannot be serialized.
         """
         self._check_open()
-        check_timestamps(timestamps, len(records), str(self.description))
+        check_timestamps(timestamps, len(records), str(self._description))
         if isinstance(self._type_info, ArrowTypeInfo):
             self._write_whole(records, timestamps)
         elif records:
-            self._write(checked_records(records, timestamps, self._declared, str(self.description)))
+            self._write(checked_records(records, timestamps, self._declared, str(self._description)))
 
     def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
         """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as
@@ -169,7 +183,7 @@ class PartitionWriter:
         from flowlet.types.gate_forms import shaped
 
         type_info = self._type_info
-        order = check_columns(batch.schema.names, type_info, str(self.description))
+        order = check_columns(batch.schema.names, type_info, str(self._description))
         if not batch.num_rows:
             return
         batch = batch.select(order)
@@ -186,7 +200,7 @@ class PartitionWriter:
         Rows go by the names of their fields.
         """
         if columns.num_rows:
-            self._write(Chunk.of_columns(checked_columns(columns, self._declared, str(self.description))))
+            self._write(Chunk.of_columns(checked_columns(columns, self._declared, str(self._description))))
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait until the partition counts as complete.
@@ -202,7 +216,7 @@ class PartitionWriter:
         """
         self._check_open()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self.is_counted:
+        while not self._is_counted:
             try:
                 self._push.end(deadline)
                 break
@@ -228,8 +242,8 @@ class PartitionWriter:
     # ---------------------------------------------------------------- one offer
 
     def _new_push(self) -> PartitionPush:
-        first = (0,) * len(self.description.endpoints) if self._rows is None else self._rows.first_records
-        return PartitionPush(self._runtime, self.description, self.offer, self._stall, first)
+        first = (0,) * len(self._description.endpoints) if self._rows is None else self._rows.first_records
+        return PartitionPush(self._runtime, self._description, self._offer, self._stall, first)
 
     def _open(self) -> None:
         """Offer the partition until the gate has room for it; then records may be written.
@@ -251,7 +265,7 @@ class PartitionWriter:
                 self._push.release(busy)
                 pause_s = next(pauses_s)
                 if time.monotonic() + pause_s > room_deadline:
-                    raise no_room(self.offer, self.description, wait_for_room_s, str(busy)) from busy
+                    raise no_room(self._offer, self._description, wait_for_room_s, str(busy)) from busy
             time.sleep(pause_s)
             self._renew_push()
         self._push.begin(self._declared, None if self._rows is None else self._rows.num_before)
@@ -259,13 +273,13 @@ class PartitionWriter:
 
     def _renew_push(self) -> None:
         # Messages about the last offer may still be on their way.
-        self.offer = replace(self.offer, nonce=uuid.uuid4())
+        self._offer = replace(self._offer, nonce=uuid.uuid4())
         self._push = self._new_push()
 
     async def _why_in_vain(self) -> GateError | None:
         from flowlet.ingest.lookup import why_in_vain
 
-        return await why_in_vain(self.description)
+        return await why_in_vain(self._description)
 
     # ---------------------------------------------------------------- records
 
@@ -274,19 +288,19 @@ class PartitionWriter:
         type_info = self._type_info
         assert isinstance(type_info, ArrowTypeInfo), "the callers checked"
         # One element for each, because batches are large; all are checked before the first one is sent.
-        messages = [_message_of(batch, type_info, str(self.description)) for batch in batches]
+        messages = [_message_of(batch, type_info, str(self._description)) for batch in batches]
         for number, message in enumerate(messages):
             self._write(Chunk([message], None if timestamps is None else [timestamps[number]]))
 
     def _write(self, chunk: Chunk) -> None:
         self._check_open()
-        if self.is_counted:
+        if self._is_counted:
             return
         kept = None
         if self._rows is not None:
             num_bytes = estimated_bytes(chunk)
             self._make_room(self._rows, num_bytes)
-            if self.is_counted:
+            if self._is_counted:
                 return
             kept = self._rows.add(chunk, num_bytes)
         try:
@@ -299,7 +313,7 @@ class PartitionWriter:
     def _make_room(self, rows: UnacknowledgedRows, num_bytes: int) -> None:
         """Wait until so many more bytes may be kept: until checkpoints hold enough of the kept ones."""
         rows.acknowledge(self._push.offered.num_held())
-        while not rows.has_room(num_bytes) and not self.is_counted:
+        while not rows.has_room(num_bytes) and not self._is_counted:
             needed = rows.next_needed
             assert needed is not None, "what was sent before is sent wholly"
             try:
@@ -313,9 +327,9 @@ class PartitionWriter:
         from flowlet.ingest.lookup import want_checkpoint  # as in ``open_gate``
 
         try:
-            self._runtime.run(want_checkpoint(self.description, _OUTCOME_TIMEOUT_S))
+            self._runtime.run(want_checkpoint(self._description, _OUTCOME_TIMEOUT_S))
         except GateError as error:  # there are others
-            _log.info("the JobManager cannot be asked for a checkpoint", gate=str(self.description), error=str(error))
+            _log.info("the JobManager cannot be asked for a checkpoint", gate=str(self._description), error=str(error))
 
     def _check_open(self) -> None:
         if self._runtime.pid != os.getpid():
@@ -353,7 +367,7 @@ class PartitionWriter:
                 if self._is_ended:
                     raise
                 error = next_error
-            if self.is_counted:
+            if self._is_counted:
                 return
             if time.monotonic() >= give_up_s:
                 limit = f"{self._limits.resume_timeout_s:g} s (resume_timeout_s, in Spark resumeTimeout)"
@@ -381,19 +395,19 @@ class PartitionWriter:
         from flowlet.ingest.lookup import ask_place  # as in ``open_gate``
 
         outcome = self._ask_outcome(has_failed=False)
-        self.is_counted = outcome.is_counted
-        if self.is_counted:
+        self._is_counted = outcome.is_counted
+        if self._is_counted:
             return False
         if outcome.status in _ENDS or (outcome.is_finishing and isinstance(found, GateEndedError)):
             self._fail_unless_counted(found)
             return False
-        endpoints = self._runtime.run(ask_place(self.description, _OUTCOME_TIMEOUT_S))
+        endpoints = self._runtime.run(ask_place(self._description, _OUTCOME_TIMEOUT_S))
         if endpoints is None:
             return False
-        if len(endpoints) != len(self.description.endpoints):
+        if len(endpoints) != len(self._description.endpoints):
             self._fail_unless_counted(GateLostError(f"{self._name}: the gate has {len(endpoints)} subtasks now"))
             return False
-        self.description = replace(self.description, endpoints=endpoints)
+        self._description = replace(self._description, endpoints=endpoints)
         return True
 
     def _resume(self, rows: UnacknowledgedRows) -> None:
@@ -406,7 +420,7 @@ class PartitionWriter:
         for kept in rows.kept:
             self._push.write(kept.chunk)
             kept.num_sent = self._push.num_sent
-        self.num_resumed += 1
+        self._num_resumed += 1
         _log.info(
             "a producer goes on at a new run of the gate's job",
             offer=self._name,
@@ -427,18 +441,18 @@ class PartitionWriter:
         self._push.release(found)
         if isinstance(found, _JOB_ENDED):
             found = self._explained(found)
-        if not self.is_counted:
+        if not self._is_counted:
             self._give_up(found)
             raise found from error
 
     def _is_counted_already(self) -> bool:
         try:
-            self.is_counted = self._ask_outcome(has_failed=False).is_counted
+            self._is_counted = self._ask_outcome(has_failed=False).is_counted
         except GateError as error:  # at least once: push it again
             _log.warning(
                 "the JobManager does not say whether a partition is counted", offer=self._name, error=str(error)
             )
-        return self.is_counted
+        return self._is_counted
 
     def _explained(self, error: GateError) -> GateError:
         """The error, with the cause that the JobManager knows; also finds out whether the partition is counted."""
@@ -446,27 +460,27 @@ class PartitionWriter:
             outcome = self._ask_outcome(has_failed=True)
         except GateError as second:
             return type(error)(f"{error} (why is not known: {second})")
-        self.is_counted = outcome.is_counted
+        self._is_counted = outcome.is_counted
         if outcome.cause is not None:
             return type(error)(
-                f"{error}; job {self.description.job_name!r} is {outcome.status}, because of {outcome.cause}"
+                f"{error}; job {self._description.job_name!r} is {outcome.status}, because of {outcome.cause}"
             )
         return error
 
     def _ask_outcome(self, *, has_failed: bool) -> GateOutcome:
         from flowlet.ingest.lookup import ask_outcome  # as in ``open_gate``
 
-        partition = CountedPartition(self.offer.job, self.offer.epoch, self.offer.partition)
+        partition = CountedPartition(self._offer.job, self._offer.epoch, self._offer.partition)
         try:
             return self._runtime.run(
-                ask_outcome(self.description, partition, _OUTCOME_TIMEOUT_S, has_failed=has_failed)
+                ask_outcome(self._description, partition, _OUTCOME_TIMEOUT_S, has_failed=has_failed)
             )
         except ResourceClosedError as error:
             raise GateLostError(f"the producers of this process were closed: {error}") from error
 
     def _translated(self, error: Exception) -> GateError:
-        gate = self.description
-        text = f"{self.offer}: {error}"
+        gate = self._description
+        text = f"{self._offer}: {error}"
         match error:
             case OfferRefusedError(code=RefusalCode.GATE_ENDED):
                 return GateEndedError(f"{text}; {gate} accepts no more partitions")
