@@ -19,8 +19,7 @@ from flowlet.client.running_job import RunningJob
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
-from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex
-from flowlet.jm.scheduler import needed_slots
+from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.messages import control_messages as messages
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
 from flowlet.operators.source_operator import SourceOperator
@@ -116,7 +115,7 @@ def execute(
         with pack(dependencies, code) as packed:
             message = to_message(job_graph, packed.bundle)
             _check_size(job_graph, message)
-            client = target.open(needed_slots(message))
+            client = target.open(needed_slots(job_graph))
             job = RunningJob(client, message.job_id, message.name, message.settings)
             if keep is not None:
                 keep(job)

@@ -142,3 +142,11 @@ def stable_id(*parts: object) -> str:
 def is_id(text: object) -> bool:
     """Whether ``text`` is 32 lower-case hex digits."""
     return isinstance(text, str) and len(text) == 32 and _HEX_DIGITS.issuperset(text)
+
+
+def needed_slots(job_graph: JobGraph) -> int:
+    """Count the slots that the job needs: for each slot sharing group the largest parallelism in it."""
+    slots: dict[str, int] = {}
+    for vertex in job_graph.vertices:
+        slots[vertex.slot_sharing_group] = max(slots.get(vertex.slot_sharing_group, 0), vertex.parallelism)
+    return sum(slots.values())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowlet.datastream import KeySelector
 from flowlet.errors import JobGraphError
-from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, is_id, stable_id
+from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, is_id, needed_slots, stable_id
 from flowlet.graph.partitioner import (
     Broadcast,
     Custom,
@@ -70,6 +70,19 @@ def test_two_runs_of_a_program_have_different_job_ids_but_equal_edge_ids() -> No
 )
 def test_different_edges_have_different_ids(other: JobEdge) -> None:
     assert other.id != SPLIT_TO_COUNT.id
+
+
+def test_slots_are_those_of_the_widest_vertex_of_each_group() -> None:
+    graph = JobGraph(
+        "slots",
+        vertices=[
+            replace(SOURCE, parallelism=3),
+            COUNT,
+            replace(COUNT, id=stable_id("other"), parallelism=4, slot_sharing_group="heavy"),
+        ],
+    )
+
+    assert needed_slots(graph) == 7
 
 
 @given(order=st.permutations(range(6)), edges=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5))))
