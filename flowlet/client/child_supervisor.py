@@ -166,7 +166,7 @@ class ChildSupervisor:
         while not self._is_stopping:
             children = {child.end_fd: child for child in self._children}  # which this thread alone changes
             timeout_s = min((max(0.0, due_s - time.monotonic()) for due_s, _ in self._due), default=None)
-            # waits for the end of a child, or the next start; ended by stop_replacing()
+            # Until a child has ended, a start is due, or stop_replacing() wakes this thread.
             for descriptor in readable([self._wake_fd, *children], timeout_s):
                 if descriptor in children:
                     self._child_ended(children[descriptor])

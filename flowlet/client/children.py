@@ -358,5 +358,4 @@ def readable(descriptors: Iterable[int], timeout_s: float | None) -> list[int]:
     looker = select.poll()
     for each in descriptors:
         looker.register(each, select.POLLIN)
-    # waits for what the caller waits for; ended by it, or by the time
     return [each for each, _ in looker.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]

@@ -138,7 +138,8 @@ class JobGate:
         """
         self._counts = [messages.GateCounts()] * len(self._counts)
         for key, write in list(self._writes.items()):
-            write.completed_by, write.num_counted = {}, 0
+            write.completed_by = {}
+            write.num_counted = 0
             if write.num_committed is None and not write.is_aborted:
                 del self._writes[key]
         self._num_remembered = 0

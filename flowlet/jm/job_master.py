@@ -260,10 +260,11 @@ class JobMaster:
             self.metrics[message.attempt] = message.metrics
         before = self.graph.num_ignored_events
         failure = message.failure
-        execution, location = self.graph.executions[message.attempt], self.locations[message.attempt]
+        location = self.locations[message.attempt]
         if failure is None:
             name = self._task_name(message.attempt)
-            failure = failures.unexplained(message.state, location, name, execution.subtask, self.clock())
+            subtask = self.graph.executions[message.attempt].subtask
+            failure = failures.unexplained(message.state, location, name, subtask, self.clock())
         if failure is not None and failure.suppresses_restarts:
             # The state of this run cannot be restored; that of an older checkpoint may be good.
             is_final = not self.checkpoints.fall_back(self._restored_ids[message.attempt])

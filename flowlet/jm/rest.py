@@ -319,7 +319,8 @@ class RestApi:
         if request.query.get("has_failed") == "1":
             await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self.config.failure_grace_s)
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
-        status, failure = master.graph.status, master.graph.failure
+        status = master.graph.status
+        failure = master.graph.failure
         may_count = status not in _LOST and (
             status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed
         )
@@ -348,7 +349,8 @@ class RestApi:
         cancelled, 404 the job is forgotten.
         """
         master, gate = self._find_producers_gate(request)
-        job, epoch = _write_job(request), _number(request, "epoch")
+        job = _write_job(request)
+        epoch = _number(request, "epoch")
         mode = request.query.get("mode")
         if mode == "abort":
             gate.abort(job, epoch)

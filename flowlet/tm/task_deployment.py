@@ -60,7 +60,8 @@ def _substitute(operator: StreamOperator) -> StreamOperator:
         return operator.restored_after_finish()
     num_inputs = len(operator.inputs())
     substitute = _FinishedMultipleInputOperator(num_inputs) if num_inputs > 1 else _FinishedOperator()
-    substitute.name, substitute.operator_id = operator.name, operator.operator_id
+    substitute.name = operator.name
+    substitute.operator_id = operator.operator_id
     return substitute
 
 
