@@ -102,12 +102,11 @@ class TimerGauge:
 
     def mark_end(self, now_ns: int | None = None) -> None:
         """End the measurement now, or as of ``now_ns``; does nothing if none is in progress."""
-        if self._start_ns is None:
+        start_ns = self._start_ns
+        if start_ns is None:
             return  # without the lock: only the calling thread changes it
         with self._lock:
-            if self._start_ns is None:
-                return
-            self._count_locked(self._start_ns, now_ns)
+            self._count_locked(start_ns, now_ns)
             self._start_ns = None
 
     def update(self) -> None:
@@ -347,7 +346,13 @@ class Suspension:
 
     def resume(self) -> None:
         """Let the default action run again; any thread, any number of times, even after the mailbox was closed."""
-        self._processor.resume(self)
+        processor = self._processor
+        if processor._suspension is not self:
+            return  # outdated: the current one is stored before it is given out
+        if processor.mailbox.is_mailbox_thread:
+            processor._suspension = None
+        else:
+            processor.send_control_mail(self.resume, "resume the default action")
 
 
 DefaultAction = Callable[["MailboxProcessor"], None]
@@ -358,7 +363,7 @@ class MailboxProcessor:
     """Runs mails and the default action of one task, on its thread or on a thread that stands in for it.
 
     Threading: the loop runs on the mailbox's thread; any thread may call ``send_control_mail``,
-        ``all_actions_completed``, ``resume`` and ``try_run_parked``, and read ``waiting_for``.
+        ``all_actions_completed`` and ``try_run_parked``, and read ``waiting_for``.
 
     Args:
         default_action: processes a bounded piece of input.
@@ -444,16 +449,13 @@ class MailboxProcessor:
         while self._suspension is not None and not self._is_completed:
             mail = self.mailbox.try_take()
             if mail is None:
-                mail = self._park(self._suspension.kind)
+                self.timings.start_wait(self._suspension.kind)
+                self._context = copy_context()
+                try:
+                    mail = self.mailbox.take(is_lending=True)
+                finally:
+                    self.timings.end_wait()
             self._run_mail(mail)
-
-    def _park(self, kind: WaitKind) -> Mail:
-        self.timings.start_wait(kind)
-        self._context = copy_context()
-        try:
-            return self.mailbox.take(is_lending=True)
-        finally:
-            self.timings.end_wait()
 
     def try_run_parked(self, suspension: Suspension, action: DefaultAction, now_ns: int) -> bool:
         """Run ``action`` on the calling thread in the place of the waiting mailbox thread, instead of resuming
@@ -524,15 +526,6 @@ class MailboxProcessor:
             raise RuntimeError(f"the default action is suspended already: {self._suspension!r}")
         self._suspension = Suspension(self, kind, waiting_for)
         return self._suspension
-
-    def resume(self, suspension: Suspension) -> None:
-        """Let the default action run again, unless the suspension is not the current one; any thread."""
-        if self._suspension is not suspension:
-            return  # outdated: the current one is stored before it is given out
-        if self.mailbox.is_mailbox_thread:
-            self._suspension = None
-        else:
-            self.send_control_mail(lambda: self.resume(suspension), "resume the default action")
 
     # -- ending
 

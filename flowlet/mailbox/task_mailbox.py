@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from operator import length_hint
+from operator import call, length_hint
 from typing import Any, Final
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
@@ -33,11 +33,8 @@ MAX_PRIORITY: Final = 2**31 - 1
 Action = Callable[[], object]
 RunAction = Callable[[Action], object]
 """Runs an action now, on the calling thread, once, and lets its exception pass (Flink ``StreamTaskActionExecutor``)."""
-
-
-def run_directly(action: Action) -> None:
-    """Run an action without any work around it."""
-    action()
+run_directly: Final[RunAction] = call
+"""Runs an action without any work around it."""
 
 
 class MailOptions(Enum):
@@ -249,7 +246,7 @@ class TaskMailbox:
 
     def check_mailbox_thread(self) -> None:
         """Raise RuntimeError unless called on the mailbox thread."""
-        if not self.is_mailbox_thread:
+        if self._thread_id != threading.get_ident():
             raise RuntimeError(
                 f"mailbox {self._name} belongs to thread {self._thread_id}, but thread {threading.get_ident()} used it"
             )
@@ -298,7 +295,7 @@ class TaskMailbox:
         """Empty ``interrupts`` if no mail waits; before the default action, which looks at them."""
         if self.interrupts:
             with self._lock:
-                if not self.num_mails:
+                if not (self._urgent or self._batch or self._queue):
                     self.interrupts.clear()
 
     @property
@@ -319,16 +316,20 @@ class TaskMailbox:
                 self._queue.clear()
         return bool(self._batch or self._urgent)
 
-    def try_take_from_batch(self) -> Mail | None:
-        """The next urgent mail, else the next mail of the batch, else None."""
-        self._check_may_take()
-        return self._take_urgent(MIN_PRIORITY) or (self._batch.popleft() if self._batch else None)
+    def try_take_from_batch(self, priority: int = MIN_PRIORITY) -> Mail | None:
+        """The next urgent mail, else the next mail of the batch, of at least this priority, or None."""
+        self.check_mailbox_thread()
+        if self.state is MailboxState.CLOSED:
+            raise MailboxClosedError(f"mailbox {self._name} is CLOSED, no mail can be taken")
+        mail = None
+        if self._urgent:
+            with self._lock:
+                mail = _take_first(self._urgent, priority)
+        return mail or _take_first(self._batch, priority)
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
         """The next mail of at least this priority, or None."""
-        self._check_may_take()
-        mail = self._take_urgent(priority) or _take_first(self._batch, priority)
-        # Without the lock: a mail that is missed here is found by ``_park``, which looks under it.
+        mail = self.try_take_from_batch(priority)
         if mail is None and self._queue:
             with self._lock:
                 mail = _take_first(self._queue, priority)
@@ -418,17 +419,6 @@ class TaskMailbox:
 
     def _has_visible_locked(self, priority: int) -> bool:
         return any(mail.priority >= priority for mails in (self._urgent, self._queue) for mail in mails)
-
-    def _take_urgent(self, priority: int) -> Mail | None:
-        if not self._urgent:
-            return None
-        with self._lock:
-            return _take_first(self._urgent, priority)
-
-    def _check_may_take(self) -> None:
-        self.check_mailbox_thread()
-        if self.state is MailboxState.CLOSED:
-            raise MailboxClosedError(f"mailbox {self._name} is CLOSED, no mail can be taken")
 
     def pending_mails(self) -> list[Mail]:
         """The waiting mails, in the order in which they would run; they stay in the mailbox."""
