@@ -52,6 +52,7 @@ from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.keys.key_columns import ChannelTable, column_hashes, short_text_hashes, try_hashes
 from flowlet.records import Chunk
+from netstack.partition.buffer_writing_result_partition import ALL
 from netstack.partition.result_partition import ResultPartition
 
 _CONSTANTS: Final = frozenset({int, float, bool, bytes})
@@ -314,14 +315,12 @@ class SingleChannelRecordWriter(RecordWriter):
 class BroadcastRecordWriter(SingleChannelRecordWriter):
     """Sends every record to every channel: serialized once, into buffers that all channels share."""
 
+    def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
+        super().__init__(partition, options, 1)
+        self._targets = (ALL,)
+
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
         return False  # every consumer needs its own records
-
-    def _write_bytes(self, element: bytes, lane: int) -> None:
-        self._partition.broadcast_record(element)
-
-    def _write_to_all(self, element: bytes) -> None:
-        self._partition.broadcast_record(element)
 
 
 class RoundRobinRecordWriter(RecordWriter):
@@ -380,7 +379,7 @@ def create_record_writer(
         case Forward() | Global():
             return SingleChannelRecordWriter(partition, options, 1)
         case Broadcast():
-            return BroadcastRecordWriter(partition, options, 1)
+            return BroadcastRecordWriter(partition, options)
         case Rebalance():
             first = options.rng.randrange(num_channels) if first_channel is None else first_channel
             return RoundRobinRecordWriter(partition, options, first_channel=first)

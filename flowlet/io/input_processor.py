@@ -200,7 +200,10 @@ class InputProcessor:
             return InputStatus.MORE_AVAILABLE if status is InputStatus.NOTHING_AVAILABLE else status
         channel = self._run_first_channel + item.channel_index
         if item.buffer is not None:
-            self.slices.add(channel, self._elements_of(channel, item.buffer))
+            try:
+                self.slices.add(channel, self._elements_of(channel, item.buffer))
+            finally:
+                item.buffer.recycle()
         elif item.event is not None and self._process_event(channel, item.event):
             return self._end_data()
         return InputStatus.MORE_AVAILABLE
@@ -368,30 +371,21 @@ class InputProcessor:
         return InputStatus.END_OF_DATA
 
     def _process_buffer(self, channel: int, buffer: NetworkBuffer) -> None:
-        if buffer.size > _LITTLE_BYTES:
-            self._process_elements(channel, self._elements_of(channel, buffer))
-            return
+        slices, to_recycle = self.slices, [buffer]
         try:
-            self._process_elements(channel, self._feed(channel, buffer))
+            elements = self._elements_of(channel, buffer)
+            if buffer.size > _LITTLE_BYTES:
+                to_recycle.pop().recycle()
+            if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
+                self.head.process_chunk(element)
+            else:
+                slices.add(channel, elements)
         finally:
-            buffer.recycle()
-
-    def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
-        slices = self.slices
-        # Fast path: a lone element that need not be cut goes through the chain at once, without the queue.
-        if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
-            self.head.process_chunk(element)
-        else:
-            slices.add(channel, elements)
+            if to_recycle:
+                buffer.recycle()
 
     def _elements_of(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
-        """The elements that the buffer completes; recycles the buffer, even after an error."""
-        try:
-            return self._feed(channel, buffer)
-        finally:
-            buffer.recycle()
-
-    def _feed(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
+        """The elements that the buffer completes."""
         deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is None:
             raise RemoteProtocolError(f"{self.name}: data on input channel {channel} after its end of data")

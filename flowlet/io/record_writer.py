@@ -283,6 +283,8 @@ class RecordWriter(ABC):
         self.keys = keys
         self._partition = partition
         self._num_channels = partition.num_subpartitions
+        # What ``emit_record`` takes: by lane, and to reach all channels.
+        self._targets: Sequence[int] = range(self._num_channels)
         self._serializer = options.serializer
         self._operator = options.operator
         self._pending: list[list[Any]] = [[] for _ in range(num_lanes)]
@@ -436,9 +438,6 @@ class RecordWriter(ABC):
             for channel, timestamp in zip(channels, timestamps):  # noqa: B905 - as above
                 appends[channel](timestamp)
 
-    def _write_bytes(self, element: bytes, lane: int) -> None:
-        self._partition.emit_record(element, lane)
-
     def _collect_values(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         if (timestamps is not None) is not self._has_timestamps:
             self._change_timestamps(has_timestamps=timestamps is not None)
@@ -462,11 +461,8 @@ class RecordWriter(ABC):
         self._write_pending()
         data = self._serializer.serialize(element)
         self._mark_dirty()
-        self._write_to_all(data)
-
-    def _write_to_all(self, element: bytes) -> None:
-        for channel in range(self._num_channels):
-            self._partition.emit_record(element, channel)
+        for target in self._targets:
+            self._partition.emit_record(data, target)
 
     def _write_pending(self) -> None:
         if self._columns.num_rows:
@@ -479,21 +475,18 @@ class RecordWriter(ABC):
             self._write_chunk(chunk, lane)
 
     def _write_lists(self, longer_than: int = 0) -> None:
-        for lane, pending in enumerate(self._pending):
-            if len(pending) > longer_than:
-                self._write_lane(lane)
-
-    def _write_lane(self, lane: int) -> None:
-        values, timestamps, keys = self._pending[lane], self._pending_timestamps[lane], self._pending_keys[lane]
-        # Copies: the chunk may be handed over, and the lists are emptied below.
-        chunk = Chunk(values.copy(), timestamps.copy() if self._has_timestamps else None)
-        if keys:
-            chunk.keys = keys.copy()
-        self._write_chunk(chunk, lane)
-        # Emptied, never replaced: see the constructor.
-        del values[:]
-        del timestamps[:]
-        del keys[:]
+        for lane, values in enumerate(self._pending):
+            if len(values) <= longer_than:
+                continue
+            timestamps, keys = self._pending_timestamps[lane], self._pending_keys[lane]
+            chunk = Chunk(values.copy(), timestamps.copy() if self._has_timestamps else None)
+            if keys:
+                chunk.keys = keys.copy()
+            self._write_chunk(chunk, lane)
+            # Emptied, never replaced: see the constructor.
+            values.clear()
+            timestamps.clear()
+            keys.clear()
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
         if len(chunk) >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
@@ -515,7 +508,7 @@ class RecordWriter(ABC):
             if codes is not None:
                 # Only here: the halves of an element that is too large are encoded once more.
                 codes.commit()
-            self._write_bytes(data, lane)
+            self._partition.emit_record(data, self._targets[lane])
             self.num_written[lane] += len(chunk)
             return
         half = len(chunk) // 2

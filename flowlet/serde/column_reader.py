@@ -196,7 +196,7 @@ def _sizes(view: memoryview, offset: int, num_values: int) -> tuple[list[int], i
     kind, payload, is_constant, end = constant_at(view, offset)
     if kind not in _INTS or _num_ints(kind, payload) != (1 if is_constant else num_values):
         raise SerdeError(f"{num_values} sizes in a column of kind {kind} with {len(payload)} bytes")
-    sizes: list[int] = _integers(kind, payload).tolist()
+    sizes: list[int] = _array(kind, payload).tolist()
     if min(sizes, default=0) < 0:
         raise SerdeError(f"a size of {min(sizes)}")
     return sizes * num_values if is_constant else sizes, end
@@ -219,10 +219,15 @@ def _num_ints(kind: int, payload: memoryview) -> int:
     return (len(payload) - BASE.size) // max(1, int(BASE.unpack_from(payload)[1]))
 
 
-def _integers(kind: int, payload: memoryview) -> NDArray[np.int64]:
-    """Decode a column whose kind is in ``_INTS``, into a new array."""
+def _array(kind: int, payload: memoryview) -> NDArray[Any]:
+    """Decode a column whose kind is in ``_ARRAYS``, into a new array; kinds in ``_INTS`` give integers of 64 bits."""
+    if kind == Kind.BOOL:
+        truth_values = np.frombuffer(payload, np.uint8)
+        if truth_values.max(initial=0) > 1:
+            raise SerdeError("a column of truth values holds other bytes than 0 and 1")
+        return truth_values.astype(np.bool_)
     if kind != Kind.OFFSETS:
-        return np.frombuffer(payload, NUMBERS[kind]).astype(np.int64)
+        return np.frombuffer(payload, NUMBERS[kind]).astype(np.float64 if kind == Kind.FLOAT64 else np.int64)
     base, size = BASE.unpack_from(payload)
     if size not in OFFSET_TYPES:
         raise SerdeError(f"offsets of {size} bytes")
@@ -232,18 +237,6 @@ def _integers(kind: int, payload: memoryview) -> NDArray[np.int64]:
     values = offsets.astype(np.int64)
     values += base
     return values
-
-
-def _array(kind: int, payload: memoryview) -> NDArray[Any]:
-    """Decode a column whose kind is in ``_ARRAYS``, into a new array."""
-    if kind in _INTS:
-        return _integers(kind, payload)
-    if kind == Kind.FLOAT64:
-        return np.frombuffer(payload, NUMBERS[Kind.FLOAT64]).astype(np.float64)
-    truth_values = np.frombuffer(payload, np.uint8)
-    if truth_values.max(initial=0) > 1:
-        raise SerdeError("a column of truth values holds other bytes than 0 and 1")
-    return truth_values.astype(np.bool_)
 
 
 def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
@@ -415,31 +408,27 @@ def decode_records(
         values = _values(kind, payload, num_records, 0)
         check_length(kind, values, num_records)
         return list(values), end
-    return _records(kind, payload, num_records, dictionary), end
-
-
-def _records(kind: int, payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
     if kind == Kind.TUPLES:
         num_fields = num_fields_of(payload)
         if not num_fields:
             check_end(FIELDS.size, payload)
-            return [()] * num_records
+            return [()] * num_records, end
         fields, key_position = _columns(payload, FIELDS.size, num_fields, num_records, dictionary)
-        return Columns(num_records, fields, Shape.TUPLE, key_position=key_position)
+        return Columns(num_records, fields, Shape.TUPLE, key_position=key_position), end
     if kind == Kind.ROWS:
         names, start = _names_of_rows(payload, 0)
         fields, key_position = _columns(payload, start, num_fields_of(payload), num_records, dictionary)
         if names is None:
-            return rows_of(None, zip(*[field.to_list() for field in fields], strict=True))
-        return Columns(num_records, fields, Shape.ROW, names, key_position)
+            return rows_of(None, zip(*[field.to_list() for field in fields], strict=True)), end
+        return Columns(num_records, fields, Shape.ROW, names, key_position), end
     if kind in (Kind.OBJECTS, Kind.DICTS):
         head = _head_of_objects(kind, payload, 0)
         fields, key_position = _columns(payload, head.start, len(head.names), num_records, dictionary)
         if kind == Kind.OBJECTS and is_of_another_program():
             # Now: the classes are known while the bytes are read.
-            return head.make([field.to_list() for field in fields])
-        return Columns(num_records, fields, Shape.OBJECT, head.names, key_position, head.kind, head.make)
-    return Columns(num_records, (_column(kind, payload, num_records, dictionary),), Shape.SCALAR)
+            return head.make([field.to_list() for field in fields]), end
+        return Columns(num_records, fields, Shape.OBJECT, head.names, key_position, head.kind, head.make), end
+    return Columns(num_records, (_column(kind, payload, num_records, dictionary),), Shape.SCALAR), end
 
 
 def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple[NDArray[np.int64], int]:
@@ -447,7 +436,7 @@ def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple[
     kind, payload, is_constant, end = constant_at(view, offset)
     if kind not in _INTS:
         raise SerdeError("timestamps that are not all integers of 64 bits")
-    array = _integers(kind, payload)
+    array = _array(kind, payload)
     check_length(kind, array, 1 if is_constant else num_records)
     return np.full(num_records, array[0]) if is_constant else array, end
 
@@ -466,27 +455,25 @@ def _columns(
 
 
 def _column(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
-    column = _read(kind, payload, num_values, dictionary)
-    check_length(kind, column, num_values)
-    return column
-
-
-def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
+    column: Column
     if kind == Kind.CODED:
         return dictionary.read(payload, num_values)
-    if kind in _ARRAYS:
-        return ArrayColumn(_array(kind, payload))
     if kind == Kind.CONSTANT:
         return ConstantColumn(_constant(payload, _FIELD_DEPTH), num_values)
-    if kind == Kind.ARRAY:
-        if not payload or payload[0] >= len(ARRAY_TYPES):
-            raise SerdeError(f"an array of unknown type {payload[0] if payload else None}")
-        return ArrayColumn(np.frombuffer(payload[1:], ARRAY_TYPES[payload[0]]).astype(_NATIVE_TYPES[payload[0]]))
     if kind == Kind.SHORT_TEXTS:
         return decode_short_texts(payload, num_values)
-    if kind == Kind.ARROW:
+    if kind in _ARRAYS:
+        column = ArrayColumn(_array(kind, payload))
+    elif kind == Kind.ARRAY:
+        if not payload or payload[0] >= len(ARRAY_TYPES):
+            raise SerdeError(f"an array of unknown type {payload[0] if payload else None}")
+        column = ArrayColumn(np.frombuffer(payload[1:], ARRAY_TYPES[payload[0]]).astype(_NATIVE_TYPES[payload[0]]))
+    elif kind == Kind.ARROW:
         from flowlet.serde.arrow_serializer import decode_arrow_array  # here, because it imports pyarrow
 
-        return ArrowColumn(decode_arrow_array(payload))
-    values = _values(kind, payload, num_values, _FIELD_DEPTH)
-    return ListColumn(values if isinstance(values, list) else list(values), _LISTS.get(kind))
+        column = ArrowColumn(decode_arrow_array(payload))
+    else:
+        values = _values(kind, payload, num_values, _FIELD_DEPTH)
+        column = ListColumn(values if isinstance(values, list) else list(values), _LISTS.get(kind))
+    check_length(kind, column, num_values)
+    return column

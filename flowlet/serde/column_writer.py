@@ -207,13 +207,16 @@ _CONSTANT_DEPTH: Final = 2
 # ---------------------------------------------------------------- lists of values
 
 
-def encode_column(values: Sequence[Any], *, depth: int = 0) -> bytes:
-    """Encode values as one column.  Raises SerdeError: a value cannot be pickled; the message names its type."""
-    return _encode(values, exact_type(values), depth)
+def encode_column(values: Sequence[Any], kind: Any = ..., *, depth: int = 0) -> bytes:
+    """Encode values as one column.
 
+    ``kind``: the exact type of the values, if that is known already; None: they have several types, or there are none.
 
-def _encode(values: Sequence[Any], kind: type | None, depth: int) -> bytes:
-    """``encode_column`` of values whose exact type is ``kind``; None: they have several types, or there are none."""
+    Raises:
+        SerdeError: a value cannot be pickled; the message names its type.
+    """
+    if kind is ...:
+        kind = exact_type(values)
     if kind is int:
         return _constant(values) or _encode_ints(values)
     if kind is str:
@@ -383,7 +386,7 @@ def _try_encode_objects(values: Sequence[Any], kind: type, depth: int) -> bytes 
     unclear = [column for column, each in zip(columns, kinds, strict=True) if each not in UNCHANGING]
     if unclear and not are_apart(unclear):
         return None
-    fields = [_encode(column, each, depth + 1) for column, each in zip(columns, kinds, strict=True)]
+    fields = [encode_column(column, each, depth=depth + 1) for column, each in zip(columns, kinds, strict=True)]
     column_kind, head = _head(kind, names)
     return framed(column_kind, head, *fields)
 

@@ -145,22 +145,23 @@ class StreamElementSerializer:
         if num_records > MAX_CHUNK_RECORDS:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         columns = chunk.columns if num_records else None
-        flags, keys = 0, b""
-        if self.declared is not None and num_records:
-            values = [self.declared.encode(chunk)]
-            timestamps = encode_int64(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
-        elif columns is None:
-            values = [encode_column(chunk.values)]
-            timestamps = b""
-            if chunk.timestamps is not None:
-                timestamps = encode_column(chunk.timestamps) if num_records else framed(Kind.INT64)
-            if chunk.keys is not None and num_records:
-                flags, keys = _encode_keys(chunk.keys, chunk.values)
+        flags, keys, timestamps = 0, b"", b""
+        if columns is None and (self.declared is None or not num_records):
+            records, stamps, selected = chunk.values, chunk.timestamps, chunk.keys
+            values = [encode_column(records)]
+            if stamps is not None:
+                timestamps = encode_column(stamps) if num_records else framed(Kind.INT64)
+            if selected is not None and num_records:
+                flags, keys = _encode_keys(selected, records)
         else:
-            values = table_parts(columns, codes)
-            timestamps = b"" if chunk.timestamp_array is None else encode_int64(chunk.timestamp_array)
-            if columns.key_position is not None:
-                flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))
+            if self.declared is not None:
+                values = [self.declared.encode(chunk)]
+            elif columns is not None:
+                values = table_parts(columns, codes)
+                if columns.key_position is not None:
+                    flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))
+            array = chunk.timestamp_array
+            timestamps = b"" if array is None else encode_int64(array)
         if timestamps:
             flags |= FLAG_TIMESTAMPS
         length = CHUNK_HEADER.size + len(timestamps) + len(keys) + sum(map(len, values))
@@ -401,12 +402,32 @@ class ElementDeserializer:
         """
         if self._error is not None:
             raise SerdeError(self._error)
+        elements: list[StreamElement] = []
+        position = 0
         try:
-            return self._feed(view)
+            if self._spilled is not None:
+                position = self._complete_spilled(self._spilled, view, elements)
+            elif self._partial:
+                position = self._complete_partial(view, elements)
+            decode, max_length = self._decode, self.limits.max_element_bytes
+            end = len(view)
+            while end - position >= LENGTH.size:
+                (length,) = LENGTH.unpack_from(view, position)
+                if not 0 < length <= max_length:
+                    self._checked_length(view, position)  # raises the error
+                element_end = position + LENGTH.size + length
+                if element_end > end:
+                    break
+                decode(view[position + LENGTH.size : element_end], elements)
+                self._offset += element_end - position
+                position = element_end
+            if position < end:
+                self._partial += view[position:]
         except SerdeError as error:
             self._error = f"{self.name}: corrupt stream in the element at offset {self._offset}: {error}"
             self.close()
             raise SerdeError(self._error) from error
+        return elements
 
     def close(self) -> None:
         """Drop an incomplete element and its file."""
@@ -418,29 +439,6 @@ class ElementDeserializer:
     @property
     def _num_gathered(self) -> int:
         return len(self._partial) if self._spilled is None else len(self._spilled)
-
-    def _feed(self, view: memoryview) -> list[StreamElement]:
-        elements: list[StreamElement] = []
-        position = 0
-        if self._spilled is not None:
-            position = self._complete_spilled(self._spilled, view, elements)
-        elif self._partial:
-            position = self._complete_partial(view, elements)
-        decode, max_length = self._decode, self.limits.max_element_bytes
-        end = len(view)
-        while end - position >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(view, position)
-            if not 0 < length <= max_length:
-                self._checked_length(view, position)  # raises the error
-            element_end = position + LENGTH.size + length
-            if element_end > end:
-                break
-            decode(view[position + LENGTH.size : element_end], elements)
-            self._offset += element_end - position
-            position = element_end
-        if position < end:
-            self._partial += view[position:]
-        return elements
 
     def _complete_partial(self, view: memoryview, elements: list[StreamElement]) -> int:
         """Complete the element that began in earlier buffers; return how many bytes of ``view`` it took."""
