@@ -42,8 +42,8 @@ class _LoopProducer:
                 partition.finish()
                 self.done.set_result(None)
                 return
-            if not partition.is_available:
-                partition.available_future().add_done_callback(self._step_soon)
+            if not partition.buffer_pool.is_available:
+                partition.buffer_pool.available_future().add_done_callback(self._step_soon)
                 return
             num_emitted += emit_turn()
         self._loop.loop.call_soon(self.step)

@@ -146,7 +146,7 @@ class PartitionPush:
         self._partition = self._runtime.environment.create_result_partition(
             f"the producer of {self._name}", partition_id, num_subtasks
         )
-        self._partition.observe_blocking(self._stall)
+        self._partition.buffer_pool.observe_blocking(self._stall)
         self.offered = OfferedPartition(self._partition, num_subtasks)
 
     def __repr__(self) -> str:

@@ -19,9 +19,8 @@ from contextlib import closing
 from enum import Enum, unique
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer, ContentConsumer, SegmentConsumer
-from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
+from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import BufferContent, MemorySegment, recycle_segments
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
@@ -145,8 +144,8 @@ class BufferWritingResultPartition:
         the numbers without a lock, one buffer stale.  It also reads ``_state`` and ``_failure_cause``, which
         ``ResultPartition`` writes under its lock, without that lock, one buffer stale: the subpartitions drop data that
         is emitted meanwhile.
-    Ownership: owns ``buffer_pool``, which ends with ``close`` or ``release``; buffers in flight go home when they are
-               recycled.
+    Ownership: owns ``buffer_pool``, which says whether emitting would block, and ends with ``close`` or ``release``;
+               buffers in flight go home when they are recycled.
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class BufferWritingResultPartition:
         self.partition_id = partition_id
         self.partition_type = partition_type
         self.owner = owner
-        self._pool = buffer_pool
+        self.buffer_pool = buffer_pool
         self._subpartitions: list[ResultSubpartition] = []  # Complete when the partition is made.
         self._state = _OPEN
         self._failure_cause: ProducerFailedError | None = None
@@ -178,29 +177,9 @@ class BufferWritingResultPartition:
         return len(self._subpartitions)
 
     @property
-    def is_available(self) -> bool:
-        """Whether a buffer is free, so that emitting does not block at once."""
-        return self._pool.is_available
-
-    @property
-    def num_obtainable(self) -> int:
-        """How many buffers can be had without a wait, overdraft included; a guess while others request and recycle."""
-        return self._pool.num_obtainable
-
-    @property
     def num_buffers_out(self) -> int:
         """How many buffers were filled for consumers so far; one for all counts once for each."""
         return self._num_buffers_out
-
-    def available_future(self) -> AvailabilityFuture:
-        """Return the future that is done while a buffer is free (or the pool is gone), else completed
-        when one comes.
-        """
-        return self._pool.available_future()
-
-    def observe_blocking(self, observer: BlockingObserver) -> None:
-        """Tell ``observer`` whenever an emit waits for a buffer; called before the first one."""
-        self._pool.observe_blocking(observer)
 
     # ---------------------------------------------------------------- task thread
 
@@ -251,9 +230,8 @@ class BufferWritingResultPartition:
         if self._builders[ALL] is not None:
             self._finish_builder(ALL)
         self._finish_builder(subpartition)
-        # Objects need no bytes, but take a segment: only the pool holds a producer back.
-        segment = self._pool.request_segment_blocking(subpartition)
-        if target.add(ContentConsumer(segment, self._pool.recycler(subpartition), content)) >= 0:
+        segment = self.buffer_pool.request_segment_blocking(subpartition)
+        if target.add(ContentConsumer(segment, self.buffer_pool.recycler(subpartition), content)) >= 0:
             self._num_bytes[subpartition] += content.size_bytes
             self._num_buffers_out += 1
         return True
@@ -269,7 +247,7 @@ class BufferWritingResultPartition:
         """
         if self._state is not _OPEN:
             self._refuse()
-        return self._pool.request_segments_blocking(max_segments, subpartition)
+        return self.buffer_pool.request_segments_blocking(max_segments, subpartition)
 
     def emit_segments(self, segments: Sequence[MemorySegment], subpartition: int) -> None:
         """Append segments that ``reserve_segments`` gave for ``subpartition``, each full and at the start of a record.
@@ -280,7 +258,7 @@ class BufferWritingResultPartition:
             ResourceClosedError: the partition was released or closed; the segments went back.
             LocalProtocolError: the partition is finished; likewise.
         """
-        recycler = self._pool.recycler(subpartition)
+        recycler = self.buffer_pool.recycler(subpartition)
         if self._state is not _OPEN:
             # Released since they were reserved: the pool's segments have no other owner.
             recycle_segments(segments, recycler)
@@ -314,7 +292,7 @@ class BufferWritingResultPartition:
         # read.
         if subpartition.state is _SUBPARTITION_RELEASED:
             return len(data)
-        pool = self._pool
+        pool = self.buffer_pool
         wanted = subpartition.desired_buffer_size
         # Fast path: whole segments need no builder, and several are added in one lock round, which their reader takes
         # as a run.
@@ -342,7 +320,7 @@ class BufferWritingResultPartition:
         consumer has gone.
         """
         index = subpartition.index
-        pool = self._pool
+        pool = self.buffer_pool
         size = pool.segment_size_bytes
         if len(data) < 2 * size:
             return self._fill_buffer(subpartition, data, size if is_continuation else 0)
@@ -371,7 +349,7 @@ class BufferWritingResultPartition:
     ) -> int:
         """Make one whole buffer of ``data``."""
         index = subpartition.index
-        pool = self._pool
+        pool = self.buffer_pool
         segment = pool.request_segment_blocking(index)
         view = segment.view
         size = len(view)
@@ -412,7 +390,7 @@ class BufferWritingResultPartition:
         By one byte more than is missing, so that the next record finds it open and can ask again.  Not inside a record
         if a consumer may take another one's place: what it can read of a buffer begins with a record.
         """
-        if builder.capacity_bytes >= self._trimmed_segment_bytes or self._pool.is_available:
+        if builder.capacity_bytes >= self._trimmed_segment_bytes or self.buffer_pool.is_available:
             return False
         if num_missing and self.partition_type.is_reconsumable:
             return False
@@ -444,7 +422,7 @@ class BufferWritingResultPartition:
         ]
         if not readers:
             return len(data)
-        builder = self._pool.request_builder_blocking(0)  # Flink counts it for the first one
+        builder = self.buffer_pool.request_builder_blocking(0)  # Flink counts it for the first one
         try:
             wanted = min(reader.desired_buffer_size or NO_BUFFER_SIZE for reader in readers)
             if wanted != NO_BUFFER_SIZE:
@@ -515,7 +493,7 @@ class BufferWritingResultPartition:
             num_buffers_out=self._num_buffers_out,
             num_queued_buffers=sum(subpartition.num_queued_buffers for subpartition in self._subpartitions),
             num_queued_bytes=sum(subpartition.num_queued_bytes for subpartition in self._subpartitions),
-            hard_blocked_ns=self._pool.hard_blocked_ns,
+            hard_blocked_ns=self.buffer_pool.hard_blocked_ns,
             num_bytes_by_subpartition=tuple(self._num_bytes),
         )
 

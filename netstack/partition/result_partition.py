@@ -161,7 +161,7 @@ class ResultPartition(BufferWritingResultPartition):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} {self.partition_id} of {self.owner}: {self._state.value}, {len(self._unconsumed)} "
-            f"of {self.num_subpartitions} subpartitions unconsumed, {self._pool!r}>"
+            f"of {self.num_subpartitions} subpartitions unconsumed, {self.buffer_pool!r}>"
         )
 
     @property
@@ -206,8 +206,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._finish_builders()
         if not is_finished and self._state is not ResultPartitionState.CLOSED:
             self.release(ResourceClosedError("it was closed before it was finished"))
-        # Queued buffers keep their segments, which go home as they are read.
-        self._pool.destroy()
+        self.buffer_pool.destroy()
         self._release_if_unused()
 
     def _change_state(self, before: ResultPartitionState, after: ResultPartitionState) -> bool:
@@ -367,7 +366,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._state = ResultPartitionState.RELEASED
         listeners, self._release_listeners = self._release_listeners, []
         releases: list[Callable[[], None]] = [subpartition.release for subpartition in self._subpartitions]
-        return [*listeners, *releases, self._pool.destroy, self.all_data_processed.complete]
+        return [*listeners, *releases, self.buffer_pool.destroy, self.all_data_processed.complete]
 
     def _producer_failed(self, cause: BaseException | None) -> ProducerFailedError:
         if isinstance(cause, ProducerFailedError):

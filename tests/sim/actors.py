@@ -336,7 +336,7 @@ class Producer(Actor):
 
     def _sleeps(self) -> bool:
         """Whether there is no buffer; then one that comes will wake us."""
-        future = self.partition.available_future()
+        future = self.partition.buffer_pool.available_future()
         if future.is_done:
             return False
         if self.world.mix.overdraft and self.world.rng.random() < 0.5:

@@ -425,11 +425,11 @@ class TestRoom:
         rig = make(Forward(), max_buffers=2)
 
         rig.collect(value_of_size(2 * SEGMENT_BYTES))
-        has_room = [rig.partition.is_available]
+        has_room = [rig.partition.buffer_pool.is_available]
         rig.writer.flush_pending()
-        has_room.append(rig.partition.is_available)
+        has_room.append(rig.partition.buffer_pool.is_available)
         rig.readers[0].read()
-        has_room.append(rig.partition.is_available)
+        has_room.append(rig.partition.buffer_pool.is_available)
 
         assert has_room == [True, False, True]
 
@@ -441,7 +441,7 @@ class TestRoom:
         rig.collect(value_of_size(num_bytes))
         rig.writer.flush_pending()
 
-        assert rig.partition.is_available is has_room
+        assert rig.partition.buffer_pool.is_available is has_room
         assert rig.partition.statistics().num_bytes_out == SEGMENT_BYTES
         assert rig.partition.statistics().num_buffers_out == 1
 

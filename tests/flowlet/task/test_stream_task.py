@@ -295,8 +295,8 @@ class TestProcessInput:
         task = tasks.restored(tasks.source(source([FULL], [FULL], [1]), outputs=[edge(partition)]))
         task.mailbox_processor.run_mailbox_step()
         task.mailbox_processor.run_mailbox_step()
-        assert not partition.is_available
-        look = partition.available_future
+        assert not partition.buffer_pool.is_available
+        look = partition.buffer_pool.available_future
         received: list[object] = []
 
         def read_after_the_look() -> object:
@@ -304,7 +304,7 @@ class TestProcessInput:
             received.extend(reader.read_values())
             return future
 
-        partition.available_future = read_after_the_look  # type: ignore[method-assign, assignment]  # the seam of the interleaving
+        partition.buffer_pool.available_future = read_after_the_look  # type: ignore[method-assign, assignment]  # the seam of the interleaving
         step_until_idle(task)
 
         assert "process all data" in (task.waiting_for or "")

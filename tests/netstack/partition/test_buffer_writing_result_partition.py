@@ -439,16 +439,17 @@ def test_availability_is_the_pools() -> None:
     """ResultPartitionTest.testIsAvailableOrNot: not while every buffer is queued; the future tells when one is back."""
     it = Producing(1, segment=SEGMENT, max_buffers=2)
     it.partition.emit_record(bytes(SEGMENT), 0)
-    before = (it.partition.is_available, it.partition.available_future().is_done)
+    pool = it.partition.buffer_pool
+    before = (pool.is_available, pool.available_future().is_done)
     it.partition.emit_record(bytes(SEGMENT), 0)
-    future = it.partition.available_future()
+    future = pool.available_future()
 
     found = it.views[0].next_buffer()
     assert found is not None
-    is_early = (it.partition.is_available, future.is_done)
+    is_early = (pool.is_available, future.is_done)
     found.buffer.recycle()
 
-    assert (before, is_early, it.partition.is_available, future.is_done) == ((True, True), (False, False), True, True)
+    assert (before, is_early, pool.is_available, future.is_done) == ((True, True), (False, False), True, True)
 
 
 def test_a_writer_blocks_until_its_consumer_reads() -> None:
@@ -487,7 +488,7 @@ class RecordingObserver:
 def test_an_observer_is_told_while_a_writer_waits_for_a_buffer(is_released: bool) -> None:
     """The observer is called on the writer's thread, also when the wait ends in an error."""
     it, observer = Producing(1, segment=SEGMENT, max_buffers=3), RecordingObserver()
-    it.partition.observe_blocking(observer)
+    it.partition.buffer_pool.observe_blocking(observer)
 
     writer = Writer(it, 4)
     writer.wait_until_parked()
@@ -538,7 +539,7 @@ def test_what_nobody_reads_needs_no_buffer() -> None:
     writer = Writer(it, 5, subpartition=0)
     writer.join()
 
-    assert (writer.error, it.partition.is_available) == (None, False)
+    assert (writer.error, it.partition.buffer_pool.is_available) == (None, False)
 
 
 def test_a_consumer_may_leave_while_its_record_is_written() -> None:

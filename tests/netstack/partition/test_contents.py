@@ -238,7 +238,7 @@ def test_the_writer_waits_for_a_segment() -> None:
 
     writer = threading.Thread(target=emit)
     writer.start()
-    spin_until(lambda: num_emitted[0] == 3 and not it.partition.is_available)
+    spin_until(lambda: num_emitted[0] == 3 and not it.partition.buffer_pool.is_available)
     found = present(view.next_buffer())
     assert writer.is_alive()
     found.buffer.recycle()
@@ -263,7 +263,7 @@ def test_a_release_wakes_the_writer_and_returns_all_segments() -> None:
 
     writer = threading.Thread(target=emit)
     writer.start()
-    spin_until(lambda: not it.partition.is_available)
+    spin_until(lambda: not it.partition.buffer_pool.is_available)
     it.partition.close()
     writer.join(PATIENCE_S)
 

@@ -22,7 +22,7 @@ class Approximate:
             1, segment=segment, num_segments=1, partition_type=ResultPartitionType.PIPELINED_APPROXIMATE
         )
         self.partition = self.producing.partition
-        self.partition.observe_blocking(self)
+        self.partition.buffer_pool.observe_blocking(self)
         self.contents = [b""]  # by reader
 
     def mark_start(self) -> None:
