@@ -174,7 +174,7 @@ class TaskTimings:
     """The stopwatches of one task; ``now_ns`` is their clock.
 
     Threading: the task thread marks; any thread calls ``snapshot`` and ``rates``.  ``hard_back_pressure`` is marked by
-               the thread that waits for a buffer on the task's behalf (``ResultPartition.observe_blocking``).
+               the thread that waits for a buffer on the task's behalf (``LocalBufferPool.observe_blocking``).
     """
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -410,12 +410,25 @@ class MailboxProcessor:
             MailboxClosedError: the mailbox is not open.
         """
         self._enter()
-        interrupts, now_ns = self.mailbox.interrupts, self.timings.now_ns
+        mailbox, timings = self.mailbox, self.timings
+        interrupts, now_ns = mailbox.interrupts, timings.now_ns
         while not self._is_completed:
-            self._process_mails()
+            if mailbox.create_batch():
+                while not self._is_completed and (mail := mailbox.try_take_from_batch()) is not None:
+                    self._run_mail(mail)
+            while self._suspension is not None and not self._is_completed:
+                mail = mailbox.try_take()
+                if mail is None:
+                    timings.start_wait(self._suspension.kind)
+                    self._context = copy_context()
+                    try:
+                        mail = mailbox.take(is_lending=True)
+                    finally:
+                        timings.end_wait()
+                self._run_mail(mail)
             if not self._is_completed:
                 if interrupts:  # without the lock: clear_interrupts looks again under it
-                    self.mailbox.clear_interrupts()
+                    mailbox.clear_interrupts()
                 began_ns = now_ns()
                 self.default_action(self)
                 end_stranded_child()
@@ -441,21 +454,6 @@ class MailboxProcessor:
         if self.mailbox.state is not MailboxState.OPEN:
             raise MailboxClosedError(f"the loop cannot run, because its mailbox is not open: {self.mailbox!r}")
         self.timings.end_wait()
-
-    def _process_mails(self) -> None:
-        if self.mailbox.create_batch():
-            while not self._is_completed and (mail := self.mailbox.try_take_from_batch()) is not None:
-                self._run_mail(mail)
-        while self._suspension is not None and not self._is_completed:
-            mail = self.mailbox.try_take()
-            if mail is None:
-                self.timings.start_wait(self._suspension.kind)
-                self._context = copy_context()
-                try:
-                    mail = self.mailbox.take(is_lending=True)
-                finally:
-                    self.timings.end_wait()
-            self._run_mail(mail)
 
     def try_run_parked(self, suspension: Suspension, action: DefaultAction, now_ns: int) -> bool:
         """Run ``action`` on the calling thread in the place of the waiting mailbox thread, instead of resuming
