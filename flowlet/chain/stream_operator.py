@@ -68,7 +68,7 @@ class Output(EdgeOutput, Protocol):
 class Input(Protocol):
     """One input of an operator, fed by the chain or the task."""
 
-    def process_chunk(self, chunk: Chunk) -> None:
+    def process_chunk(self, chunk: Chunk) -> object:
         """Process records, in stream order."""
 
     def process_some(self, chunk: Chunk) -> int:
@@ -280,7 +280,7 @@ class StreamOperator:
 
     # -- elements
 
-    def process_chunk(self, chunk: Chunk) -> None:
+    def process_chunk(self, chunk: Chunk) -> object:
         """Process records, in stream order.
 
         Raises UserFunctionError, which names operator and record, if a user function fails.
@@ -402,7 +402,7 @@ class StreamOperator:
 class OperatorInput:
     """One input of an operator with several: the operator's methods, bound to the number of the input."""
 
-    process_chunk: Callable[[Chunk], None]
+    process_chunk: Callable[[Chunk], object]
     process_some: Callable[[Chunk], int]
     process_control: Callable[[ControlElement], None]
 
@@ -413,7 +413,7 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
     num_inputs: int
 
     @abstractmethod
-    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> object:
         """Process records of one input, in its order."""
 
     def process_input_some(self, input_id: int, chunk: Chunk) -> int:

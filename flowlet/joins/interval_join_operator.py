@@ -194,13 +194,14 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         """No such timer is registered."""
         raise AssertionError(f"a join has no timer of the clock, but {timer} fired")
 
-    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
+    def process_input_chunk(self, input_id: int, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Join the records of the input with those of the other one; see ``TwoInputRecordOperator``."""
         if len(chunk) and chunk.timestamps is None:
             raise FlowletError(
                 f"operator {self.name!r}: the records of an interval join need timestamps; call "
                 "assign_timestamps_and_watermarks(...) on both streams before key_by(...)"
             )
-        return super()._process_input(index, chunk, interrupts)
+        return super().process_input_chunk(input_id, chunk, interrupts)
 
     def _loop_of_side(self, index: int) -> RecordLoop:
         pairs_of = self._joined_by(self._sides[index], self._sides[1 - index])

@@ -217,10 +217,11 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputRecordOperator):
         }
         return _StatesContext(timers, self, views)
 
-    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if index:  # records of the broadcast stream have no key; the last record of the other input left its own
+    def process_input_chunk(self, input_id: int, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Take records of the input through the chain; see ``TwoInputRecordOperator``."""
+        if input_id > 1:  # records of the broadcast stream have no key; the last record of the other input left its own
             self.ctx.key_context.current_key = NO_KEY
-        return super()._process_input(index, chunk, interrupts)
+        return super().process_input_chunk(input_id, chunk, interrupts)
 
 
 class SplitOperator(RecordOperator):

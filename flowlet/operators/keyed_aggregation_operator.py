@@ -328,7 +328,7 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         slots.
         """
         if self._uses_state:
-            return self._key_input.keys_of(chunk)
+            return self._key_input.keys_and_exact(chunk)[0]
         return self._state_slots(chunk) if self._cache is None else self._key_input.keys_and_exact(chunk)[1]
 
     def _samples(self, chunk: Chunk) -> Sequence[Any]:
@@ -586,7 +586,7 @@ class KeyedCountOperator(KeyedSumOperator):
         return Chunk.of_columns(Columns(len(chunk), (key, ones), shape, self._field_names or ()), chunk.timestamp_array)
 
     def _pairs(self, chunk: Chunk) -> Chunk:
-        keys = self._counted.keys_of(chunk)
+        keys = self._counted.keys_and_exact(chunk)[0]
         if self._field_names is None:
             pairs = Chunk(list(zip(keys, repeat(_ONE))), chunk.timestamps)
             pairs.keys = keys

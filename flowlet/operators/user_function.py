@@ -220,19 +220,17 @@ class RecordOperator(UserFunctionOperator):
         super().setup(ctx, output)
         self._loop = self._record_loop(self._write_head)
 
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Take each record through the chain."""
-        self._process(chunk, None)
+    def process_chunk(self, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Take records through the chain until ``interrupts`` are not empty (None: all); returns how many."""
+        num_records = len(chunk)
+        if not num_records:
+            return 0
+        keys = None if self._used_keys is None else self._used_keys.keys_and_exact(chunk)[0]
+        return self._loop.run(chunk.records(), chunk.timestamps, num_records, keys, interrupts)
 
     def process_some(self, chunk: Chunk) -> int:
         """Take records through the chain until a mail waits; returns how many."""
-        return self._process(chunk, self.ctx.interrupts)
-
-    def _process(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
-            return 0
-        keys = None if self._used_keys is None else self._used_keys.keys_of(chunk)
-        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
+        return self.process_chunk(chunk, self.ctx.interrupts)
 
     def _write_head(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         code.counts[id(self)] = "num_records"
@@ -262,17 +260,9 @@ class KeyedInput:
         selector = ColumnValue(key_selector.name) if self._is_shown_column else key_selector
         self._selector = operator._add(selector, "get_key", is_on_demand=True)
 
-    def keys_of(self, chunk: Chunk) -> list[Any]:
-        """The key of each record; the selector is not called where the sender took the keys.
-
-        Raises:
-            UserFunctionError: the selector failed, or gave a value that cannot be a key.
-        """
-        return self.keys_and_exact(chunk)[0]
-
     def keys_and_exact(self, chunk: Chunk) -> tuple[list[Any], list[Any]]:
         """The key of each record, and the exact key (``exact_keys``) of each: one list if the keys are their own exact
-        keys.
+        keys.  The selector is not called where the sender took the keys.
 
         Raises:
             TaskCancelled: the task is cancelled; the selector is called for no further record.
@@ -359,20 +349,20 @@ class TwoInputRecordOperator(UserFunctionOperator, MultipleInputStreamOperator):
         if selectors[0] is not None:
             self.state_refusal = None
 
-    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
-        """Take each record of the input through the chain."""
-        self._process_input(input_id - 1, chunk, None)
+    def process_input_chunk(self, input_id: int, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Take records of the input through the chain until ``interrupts`` are not empty (None: all); returns how
+        many.
+        """
+        num_records = len(chunk)
+        if not num_records:
+            return 0
+        key_input = self._key_inputs[input_id - 1]
+        keys = None if key_input is None else key_input.keys_and_exact(chunk)[0]
+        return self._loops[input_id - 1].run(chunk.records(), chunk.timestamps, num_records, keys, interrupts)
 
     def process_input_some(self, input_id: int, chunk: Chunk) -> int:
         """Take records of the input through the chain until a mail waits; returns how many."""
-        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
-
-    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
-            return 0
-        key_input = self._key_inputs[index]
-        keys = None if key_input is None else key_input.keys_of(chunk)
-        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
+        return self.process_input_chunk(input_id, chunk, self.ctx.interrupts)
 
     def _loop_of(self, name: str, write: WriteCall) -> RecordLoop:
         """The loop that calls a method of the function."""
