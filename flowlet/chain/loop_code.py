@@ -296,7 +296,6 @@ class RecordLoop:
             TaskCancelled: the task was cancelled; waiting records are not passed on.
         """
         loop_ends = self._loop_ends
-        has_timestamps = timestamps is not None
         attention = self._attention
         if attention.is_cancelled:
             attention.check()
@@ -306,9 +305,13 @@ class RecordLoop:
             end.enter_loop()
         records = iter(records)
         try:
-            loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
+            texts = [end.text_key for end in loop_ends]
+            kind = timestamps is not None, keys is not None
+            made = self._made.get(kind)
+            if made is None or made[0] != texts:
+                made = self._made[kind] = texts, self._generate(has_timestamps=kind[0], has_keys=kind[1])
             try:
-                num_done: int = loop(
+                num_done: int = made[1](
                     records, timestamps, keys, num_records, attention if interrupts is None else interrupts
                 )
             except TaskCancelled:
@@ -334,16 +337,6 @@ class RecordLoop:
     def _drain(self) -> None:
         for end in self._loop_ends:
             end.drain()
-
-    def _loop(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., int]:
-        texts = [end.text_key for end in self._loop_ends]
-        made = self._made.get((has_timestamps, has_keys))
-        if made is None or made[0] != texts:
-            made = self._made[has_timestamps, has_keys] = (
-                texts,
-                self._generate(has_timestamps=has_timestamps, has_keys=has_keys),
-            )
-        return made[1]
 
     def _generate(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., int]:
         code = LoopCode(self._title, self._drain)

@@ -156,9 +156,6 @@ class RecordSlices(Generic[Origin]):
     def __repr__(self) -> str:
         return f"<RecordSlices of {self._num_records} records, {len(self.waiting)} elements waiting>"
 
-    def __bool__(self) -> bool:
-        return bool(self.waiting)
-
     def __iter__(self) -> Iterator[tuple[Origin, StreamElement]]:
         return iter(self.waiting)
 

@@ -191,8 +191,7 @@ class InputProcessor:
         Raises:
             NetstackError, SerdeError: as ``process_input``.
         """
-        # Records are in front of the next event.
-        if self.slices or self._run:
+        if self.slices.waiting or self._run:
             return InputStatus.MORE_AVAILABLE
         item = self._poll(1)
         if item is None:
@@ -235,19 +234,19 @@ class InputProcessor:
     @property
     def is_available(self) -> bool:
         """Whether ``process_input`` would find data, an event or an end."""
-        if self._run or self.slices:
+        if self._run or self.slices.waiting:
             return True
         return all(gate.is_finished for gate in self.gates) or any(map(_has_next, self.gates))
 
     @property
     def has_rest(self) -> bool:
         """Whether elements were read and are not processed."""
-        return bool(self.slices)
+        return bool(self.slices.waiting)
 
     @property
     def next_is_event(self) -> bool:
         """Whether the next ``process_input`` finds an event, and no records before it."""
-        if self._run or self.slices:
+        if self._run or self.slices.waiting:
             return False
         num_gates = len(self.gates)
         for turn in range(num_gates):
@@ -313,7 +312,7 @@ class InputProcessor:
 
         All calls must pass one callable: a future that has it already does not get it again.
         """
-        if self._run or self.slices:
+        if self._run or self.slices.waiting:
             on_available()
         for index, gate in enumerate(self.gates):
             if gate.is_finished:
@@ -332,8 +331,6 @@ class InputProcessor:
         for turn in range(num_gates):
             index = (self._next_gate + turn) % num_gates
             gate = self.gates[index]
-            if gate.is_finished:
-                continue
             is_for_one = self._num_polls_before_run > 0 or max_items < _LEAST_RUN
             item = gate.poll_next() if is_for_one else self._poll_run(gate, max_items)
             if item is None:

@@ -328,7 +328,7 @@ class SourceOperator(StreamOperator):
     @property
     def may_go_on(self) -> bool:
         """Whether the last ``emit_next`` had an element, and another call at once will not wait."""
-        return self._opened.never_waits and not self._has_nothing and not self.is_held_back
+        return not self._has_nothing and not self.is_held_back and self._opened.never_waits
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Pass on the last one, which the task gives."""
@@ -342,8 +342,7 @@ class SourceOperator(StreamOperator):
     def emit_mark(self, mark: CompletionMark) -> None:
         """Emit a completion mark behind all records so far, and tell the reader."""
         self._opened.mark_emitted(mark.number)
-        # Behind the records that wait: a mark that overtook them would report them as processed.
-        if self.slices:
+        if self.slices.waiting:
             self.slices.add(None, (mark,))
         else:
             self.output.emit_control(mark)
@@ -366,7 +365,7 @@ class SourceOperator(StreamOperator):
 
     def wait_future(self) -> AvailabilityFuture | None:
         """The future that is done when ``emit_next`` is worth a call; None: no need, or no way, to wait."""
-        if self.slices:
+        if self.slices.waiting:
             return None
         if self._event_time is not None and self._event_time.wait_future is not None:
             return self._event_time.wait_future

@@ -21,6 +21,7 @@ from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, CompletionMark
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
+from netstack.availability import AvailabilityFuture
 from netstack.wire.events import StopMode
 
 # Chunks have 1,000 or 2,000 records; up to 16,000 records per channel are written together (see ``record_writer``).  16
@@ -46,6 +47,7 @@ class SourceStreamTask(StreamTask):
         head.slices = self._new_slices()
         self._stopped: StopMode | None = None  # Task thread only.
         self._suspension: Suspension | None = None  # Task thread only: the last wait for the source, or for operators.
+        self._awaited: AvailabilityFuture | None = None  # Task thread only: done when the source has something.
         self._is_at_end_of_event_time = False  # Task thread only.
         if self.checkpoints is not None:
             self.checkpoints.attach_source(self._stop)
@@ -86,7 +88,8 @@ class SourceStreamTask(StreamTask):
                 return InputStatus.END_OF_DATA
             if not self._source.may_go_on or self._should_stop() or (self._holders and self._is_full):
                 break
-        return InputStatus.MORE_AVAILABLE if self._source.wait_future() is None else InputStatus.NOTHING_AVAILABLE
+        self._awaited = self._source.wait_future()
+        return InputStatus.MORE_AVAILABLE if self._awaited is None else InputStatus.NOTHING_AVAILABLE
 
     @property
     def _has_event(self) -> bool:
@@ -108,13 +111,13 @@ class SourceStreamTask(StreamTask):
         self._source.hold()  # before the end of data: the elements that its function has emitted are in its state
         if mode is StopMode.NO_DRAIN:
             return InputStatus.STOPPED  # elements that were read and not processed are in the savepoint
-        if self._source.slices:
+        if self._source.slices.waiting:
             self._source.emit_next(self._should_stop)
             return InputStatus.MORE_AVAILABLE
         return InputStatus.END_OF_DATA
 
     def _wait_for_input(self, controller: MailboxProcessor) -> None:
-        future = self._source.wait_future()
+        future = self._awaited
         assert future is not None, "a source without data gives a future"
         awaited = (
             "the other sources of its alignment group"

@@ -138,7 +138,7 @@ class InputRecovery:
         """
         # The last element that waited may have been a watermark whose timers a mail has interrupted: no record may pass
         # them.  Asked only then: in a task without outputs ``should_stop`` stays true for long after a slow record.
-        has_pending = bool(self._waiting) or (self._processor is not None and bool(self._processor.slices))
+        has_pending = bool(self._waiting) or (self._processor is not None and bool(self._processor.slices.waiting))
         if has_pending and (not self._process_pending(should_stop) or should_stop()):
             return True
         for _ in range(max_pieces):
