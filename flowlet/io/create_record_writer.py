@@ -288,7 +288,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         assert keys is not None, "there is a key extractor"
-        lanes = self._lanes(len(values), keys)
+        lanes = self._router.lanes_of(keys)
         appends, key_appends = self._appends, self._key_appends
         for lane, value, key in zip(lanes, values, keys):  # noqa: B905 - same length by construction, and strict costs in the hot loop
             appends[lane](value)

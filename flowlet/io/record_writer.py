@@ -422,7 +422,7 @@ class RecordWriter(ABC):
     def _add_columns(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
         # Records that wait in lists are older.
         if not self._columns.num_rows:
-            self._write_lists()
+            self._write_pending()
         self._columns.add(chunk, lanes)
         is_keyed = chunk.columns is not None and chunk.columns.shape is Shape.KEYED
         if self._columns.num_rows >= (self._max_keyed_rows if is_keyed else self._max_pending_rows):
@@ -448,14 +448,14 @@ class RecordWriter(ABC):
             self._write_columns()
         if len(values) <= MAX_PENDING_RECORDS:
             self._collect_part(values, timestamps, keys)
-            self._write_lists(MAX_PENDING_RECORDS)
+            self._write_pending(MAX_PENDING_RECORDS)
             return
         for start in range(0, len(values), MAX_PENDING_RECORDS):
             part = slice(start, start + MAX_PENDING_RECORDS)
             self._collect_part(
                 values[part], None if timestamps is None else timestamps[part], None if keys is None else keys[part]
             )
-            self._write_lists(MAX_PENDING_RECORDS)
+            self._write_pending(MAX_PENDING_RECORDS)
 
     def _broadcast(self, element: Watermark | WatermarkStatus | CompletionMark) -> None:
         self._write_pending()
@@ -464,17 +464,15 @@ class RecordWriter(ABC):
         for target in self._targets:
             self._partition.emit_record(data, target)
 
-    def _write_pending(self) -> None:
-        if self._columns.num_rows:
-            self._write_columns()
-        else:
-            self._write_lists()
-
     def _write_columns(self) -> None:
         for lane, chunk in self._columns.take():
             self._write_chunk(chunk, lane)
 
-    def _write_lists(self, longer_than: int = 0) -> None:
+    def _write_pending(self, longer_than: int = 0) -> None:
+        """Write the columns that wait, or else the lists with more than ``longer_than`` records."""
+        if self._columns.num_rows:
+            self._write_columns()
+            return
         for lane, values in enumerate(self._pending):
             if len(values) <= longer_than:
                 continue
