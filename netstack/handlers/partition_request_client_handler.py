@@ -239,10 +239,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
         """Wake the tasks, once per read: earlier they would only wait for the channel's lock while the
-        rest is queued.
+        rest is queued.  No handler behind this one looks at reads.
         """
         self._wake()
-        ctx.fire_channel_read_complete()
 
     def _wake(self) -> None:
         wakeups = self._wakeups

@@ -141,7 +141,14 @@ class EventLoopThread:
             self._num_wakeups += 1
             self._num_waking += 1  # Until it is 0 again the descriptor stays open: its number might mean another file.
         try:
-            self._wake()
+            if threading.get_ident() == self._thread_id:
+                self.loop.call_soon(self._run_batch)
+            elif self._wakeup_fd is not None:
+                os.eventfd_write(self._wakeup_fd, 1)
+            else:
+                # RuntimeError: the loop was closed meanwhile, after it executed all accepted functions.
+                with contextlib.suppress(RuntimeError):
+                    self.loop.call_soon_threadsafe(self._run_batch)
         finally:
             with self._lock:
                 self._num_waking -= 1
@@ -210,17 +217,6 @@ class EventLoopThread:
         if hasattr(os, "eventfd"):
             self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.loop.add_reader(self._wakeup_fd, self._on_wakeup)
-
-    def _wake(self) -> None:
-        if self.is_current_thread():
-            self.loop.call_soon(self._run_batch)
-            return
-        if self._wakeup_fd is not None:
-            os.eventfd_write(self._wakeup_fd, 1)
-            return
-        # RuntimeError: the loop was closed meanwhile, after it executed all accepted functions.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._run_batch)
 
     def _on_wakeup(self) -> None:
         assert self._wakeup_fd is not None, "only the descriptor calls this"

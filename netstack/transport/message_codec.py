@@ -18,7 +18,7 @@ from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.outbound_buffer import OutboundFrame, View
-from netstack.wire.frame_decoder import Decoded, FrameDecoder, FrameSeal
+from netstack.wire.frame_decoder import FrameDecoder, FrameSeal
 from netstack.wire.message_bytes import (
     BUFFER_RESPONSE_HEADER_BYTES,
     BUFFER_RESPONSE_NUMBERS,
@@ -220,27 +220,22 @@ class MessageDecoder(ChannelHandler):
                 ``exception_caught`` of the handlers behind this one.
         """
         assert type(message) is int, "the transport tells how many bytes it read"
-        decoder = self.frames
-        is_known = decoder.is_known
-        messages = decoder.buffer_updated(message)
-        self._fire(ctx, messages)
-        # One message at a time until the peer is known: the answer to each decides how the bytes behind it are read.
-        while not is_known and messages and decoder.failure is None:
-            is_known = decoder.is_known  # the last message may have ended the handshake
-            messages = decoder.buffer_updated(0)
-            self._fire(ctx, messages)
-        if decoder.failure is not None and ctx.channel.is_open:
+        decoder, channel, num_bytes = self.frames, ctx.channel, message
+        while True:
+            is_known = decoder.is_known
+            messages = decoder.buffer_updated(num_bytes)
+            for each in messages:
+                if channel.is_open:
+                    ctx.fire_channel_read(each)
+                elif type(each) is BufferResponse and each.buffer is not None:
+                    each.buffer.recycle()  # a handler closed the channel: later buffers have no receiver
+                elif type(each) is BufferRun:
+                    run_all([buffer.recycle for buffer in each.buffers])
+            if is_known or not messages or decoder.failure is not None:
+                break
+            num_bytes = 0  # once more: the last message may have ended the handshake
+        if decoder.failure is not None and channel.is_open:
             raise decoder.failure
-
-    def _fire(self, ctx: ChannelHandlerContext, messages: list[Decoded]) -> None:
-        channel = ctx.channel
-        for each in messages:
-            if channel.is_open:
-                ctx.fire_channel_read(each)
-            elif type(each) is BufferResponse and each.buffer is not None:
-                each.buffer.recycle()  # a handler closed the channel: later buffers have no receiver
-            elif type(each) is BufferRun:
-                run_all([buffer.recycle for buffer in each.buffers])
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """Recycle the buffer of an incomplete payload."""
