@@ -339,7 +339,17 @@ class BlockingSourceReader(SourceReaderBase):
         with self._lock:
             self._wait_for_room_locked()
             self._become_active_locked()
-            self._append_locked(value, timestamp)
+            last = self._elements[-1] if self._elements else None
+            if (
+                not isinstance(last, Chunk)
+                or len(last) >= MAX_CHUNK_RECORDS
+                or (last.timestamps is None) is not (timestamp is None)
+            ):
+                self._elements.append(Chunk([value], None if timestamp is None else [timestamp]))
+            else:
+                last.values.append(value)
+                if last.timestamps is not None and timestamp is not None:
+                    last.timestamps.append(timestamp)
             self._num_pending += 1
             available = self._available
         available.complete()
@@ -394,16 +404,3 @@ class BlockingSourceReader(SourceReaderBase):
             self._room.wait()  # waits for room in the source's queue; ended by the task that reads, or cancel
         if self._state is not _State.RUNNING:
             raise TaskCancelled(f"{self._name} was cancelled")
-
-    def _append_locked(self, value: Any, timestamp: int | None) -> None:
-        last = self._elements[-1] if self._elements else None
-        if (
-            not isinstance(last, Chunk)
-            or len(last) >= MAX_CHUNK_RECORDS
-            or (last.timestamps is None) is not (timestamp is None)
-        ):
-            self._elements.append(Chunk([value], None if timestamp is None else [timestamp]))
-            return
-        last.values.append(value)
-        if last.timestamps is not None and timestamp is not None:
-            last.timestamps.append(timestamp)
