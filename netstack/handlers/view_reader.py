@@ -67,7 +67,6 @@ class CreditBasedSequenceNumberingViewReader:
         self.subpartition = first if first == last else SEVERAL
         self._num_unended = last - first + 1  # subpartitions whose end was not sent
         self._view: ResultSubpartitionView | None = None
-        self._poll_view: Callable[[], BufferAndBacklog | None] | None = None
         self._poll_run: Callable[[int], SegmentRun | None] | None = None
         self._notify = queue.notify_reader_non_empty_threadsafe
 
@@ -94,8 +93,7 @@ class CreditBasedSequenceNumberingViewReader:
         assert self._view is None, "a reader has one view"
         if self._initial_credit == 0:
             view.send_empty_buffers()
-        self._poll_view = view.poller()
-        self._poll_run = view.run_poller()
+        self._poll_run = view.poll_run
         self._view = view  # last: the producer may notify already, and the loop polls a reader as soon as it has a view
 
     # ---------------------------------------------------------------- the queue
@@ -137,8 +135,8 @@ class CreditBasedSequenceNumberingViewReader:
 
     def next_buffer(self) -> BufferAndBacklog | None:
         """Return the next element, or None; a data buffer spends one credit."""
-        assert self._poll_view is not None, "an available reader has a view"
-        next_one = self._poll_view()
+        assert self._view is not None, "an available reader has a view"
+        next_one = self._view.next_buffer()
         if next_one is None:
             return None
         buffer = next_one[0]

@@ -36,7 +36,6 @@ from netstack.partition.result_subpartition import (
     PipelinedSubpartitionView,
     ResultSubpartition,
     ResultSubpartitionView,
-    SegmentRun,
     UnionResultSubpartitionView,
 )
 
@@ -51,21 +50,15 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
 
     __slots__ = ()
 
-    def next_buffer(self) -> BufferAndBacklog | None:
-        """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
+    def __init__(self, subpartition: PipelinedSubpartition, listener: BufferAvailabilityListener) -> None:
+        super().__init__(subpartition, listener)
+        # Not the methods of the subpartition: a reader that has retired must find nothing.
+        self.next_buffer = self._next_buffer
+        self.poll_little = lambda _max_bytes: None
+        self.poll_run = None
+
+    def _next_buffer(self) -> BufferAndBacklog | None:
         return None if self._is_view_released else self._subpartition.poll(self)
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """Return ``next_buffer``, and no shorter way: a reader that has retired must find nothing."""
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """Return None, so that ``next_buffer`` is used: a reader that has retired must find nothing."""
-        return None
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """Return None, so that ``next_buffer`` is used: a reader that has retired must find nothing."""
-        return None
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Return whether this reader can poll something, and how many data buffers."""

@@ -6,7 +6,7 @@ Invariants: of several subpartitions read as one: buffers of one keep their orde
             record follow each other, so the next subpartition has its turn only after an event or a buffer that ends
             with a record; each subpartition that was told of is read or stands in line.  Once the producer released one
             of them nothing can be polled any more, and the listener was told.
-Hot path:   none of its own: readers of a pipelined subpartition take ``poller`` and ``run_poller``, its methods.
+Hot path:   none of its own: the view of a pipelined subpartition has the methods of that as its own.
 Units:      backlog in data buffers, events do not count; sizes in bytes.
 Lock order: ``PipelinedSubpartition._lock`` is never held while the lock of its view is taken, nor the other way round,
             but for the approximate subpartition, which retires a view under its lock.
@@ -100,6 +100,11 @@ class ResultSubpartitionView(ABC):
     """
 
     __slots__ = ()
+    poll_run: Callable[[int], SegmentRun | None] | None = None
+    """Polls up to a number of whole segments; None if they come one by one in any case.
+
+    It finds None if the next element is something else (or there is none): ``next_buffer`` then knows.
+    """
     _is_view_released: bool
     if TYPE_CHECKING:
 
@@ -110,17 +115,6 @@ class ResultSubpartitionView(ABC):
     @abstractmethod
     def next_buffer(self) -> BufferAndBacklog | None:
         """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """Return a function that does what ``next_buffer`` does, without a detour, for a reader that polls often."""
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """Return a function that polls up to a number of whole segments; None if they come one by one in any case.
-
-        That function finds None if the next element is something else (or there is none): ``next_buffer`` then knows.
-        """
-        return None
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
         """Poll like ``next_buffer`` if there is only one data buffer of at most ``max_bytes``; None if that is not
@@ -282,8 +276,13 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
     Threading: one thread polls; ``release`` and the properties from any thread.
     """
 
-    __slots__ = ("_is_view_released", "_lock", "_subpartition", "listener", "takes_contents")
+    __slots__ = (
+        "_is_view_released", "_lock", "_subpartition", "listener", "next_buffer", "poll_little", "poll_run",
+        "takes_contents",
+    )  # fmt: skip
     _subpartition: "PipelinedSubpartition"
+    next_buffer: Callable[[], BufferAndBacklog | None]
+    poll_little: Callable[[int], BufferAndBacklog | None]
 
     def __init__(self, subpartition: "PipelinedSubpartition", listener: BufferAvailabilityListener) -> None:
         self._subpartition = subpartition
@@ -291,25 +290,14 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
         self.takes_contents = getattr(listener, "takes_contents", False)
         self._lock = threading.Lock()
         self._is_view_released = False  # Guarded by _lock for the one write.
+        # The methods of the subpartition, without a detour.
+        self.next_buffer = subpartition.poll
+        self.poll_little = subpartition.poll_little
+        # A compressor looks at each buffer.
+        self.poll_run = None if subpartition.compressor is not None else subpartition.poll_run
 
     def __repr__(self) -> str:
         return f"<PipelinedSubpartitionView {'released' if self.is_released else 'open'} of {self._subpartition!r}>"
-
-    def next_buffer(self) -> BufferAndBacklog | None:
-        """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
-        return self._subpartition.poll()
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """Return the function behind ``next_buffer``."""
-        return self._subpartition.poll
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """Return ``poll_run``; None with a compressor, which looks at each buffer."""
-        return None if self._subpartition.compressor is not None else self._subpartition.poll_run
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """Poll like ``next_buffer`` if there is only one data buffer of at most ``max_bytes``."""
-        return self._subpartition.poll_little(max_bytes)
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Return whether something can be polled, and how many data buffers; one lock round."""

@@ -55,16 +55,6 @@ OWN_BUGS: Final = (
         f"{_FRAMES}::test_the_loop_sends_what_the_kernel_does_not_take",
     ),
     Mutant(
-        "a_reader_has_a_view_before_it_can_poll",
-        "direct",
-        "a producer that flushes while the loop opens its view fails, because the reader has a view and cannot poll it "
-        "yet",
-        "netstack.handlers.view_reader",
-        "        self._poll_view = view.poller()\n",
-        "        self._view = view\n        self._poll_view = view.poller()\n",
-        f"{_DIRECT}::test_a_producer_may_flush_while_the_loop_opens_its_view",
-    ),
-    Mutant(
         "a_signal_leaves_the_turn_taken",
         "direct",
         "Ctrl-C in the main thread while it sends past the loop stops the loop for ever",

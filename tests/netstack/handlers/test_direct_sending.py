@@ -304,16 +304,11 @@ def test_the_loops_own_thread_goes_the_usual_way(server: DirectServer) -> None:
 
 
 class WatchedView:
-    """A view of a partition, with hooks before its reader makes itself ready, and before a little is polled."""
+    """A view of a partition, with a hook before a little is polled."""
 
     def __init__(self, view: ResultSubpartitionView) -> None:
-        self.on_poller: Callable[[], object] = nothing
         self.on_poll_little: Callable[[], object] = nothing
         self._view = view
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        self.on_poller()
-        return self._view.poller()
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
         self.on_poll_little()
@@ -324,13 +319,13 @@ class WatchedView:
 
 
 def watched(
-    server: DirectServer, partition: ResultPartition, *, credit: int, on_poller: Callable[[], object] = nothing
+    server: DirectServer, partition: ResultPartition, *, credit: int, before_set: Callable[[], object] = nothing
 ) -> tuple[CreditBasedSequenceNumberingViewReader, WatchedView]:
     """Return a reader of ``partition``, made as for a request, and its view."""
     reader = CreditBasedSequenceNumberingViewReader(request(credit=credit), server.queue)
     server.queue.add_reader(reader)
     view = WatchedView(partition.create_subpartition_view(0, reader))
-    view.on_poller = on_poller
+    before_set()
     reader.set_view(view)  # type: ignore[arg-type]  # a double
     return reader, view
 
@@ -339,7 +334,7 @@ def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer
     """The view tells the reader from its first moment on; a reader that cannot poll yet leaves it to the loop."""
     partition = server.partition()
 
-    reader, _ = watched(server, partition, credit=9, on_poller=lambda: emit(partition, b"one"))
+    reader, _ = watched(server, partition, credit=9, before_set=lambda: emit(partition, b"one"))
     reader.notify_data_available()
 
     assert server.sent_directly() == []

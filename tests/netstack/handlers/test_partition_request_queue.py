@@ -5,7 +5,6 @@ Source: Flink ``PartitionRequestQueueTest``, ``ServerTransportErrorHandlingTest`
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 
@@ -239,7 +238,7 @@ class BrokenView(ScriptedView):
         super().__init__(DataType.DATA_BUFFER, subpartitions=subpartitions)
         self.fails_early = fails_early
         self.fails_late = fails_late
-        self.has_runs = has_runs
+        self.poll_run = self.next_run if has_runs else None
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:
         if self.fails_early:
@@ -251,12 +250,6 @@ class BrokenView(ScriptedView):
 
     def next_buffer(self) -> None:
         raise OSError("disk on fire")
-
-    def poller(self) -> Callable[[], None]:
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], None] | None:
-        return self.next_run if self.has_runs else None
 
     def next_run(self, max_segments: int) -> None:
         raise OSError("disk on fire")

@@ -460,12 +460,12 @@ def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> Non
 
 
 def test_readers_and_subpartitions_say_how_they_stand(single: Single) -> None:
-    """The reprs have state and backlog; a poller is the reader's own ``next_buffer``."""
+    """The reprs have state and backlog."""
     single.subpartition.add(single.consumer())
     before = single.subpartition.state
     single.subpartition.finish()
     reader = present(single.subpartition.create_read_view(RecordingListener()))
-    present(reader.poller()()).buffer.recycle()
+    present(reader.next_buffer()).buffer.recycle()
 
     assert (before, single.subpartition.state) == (SubpartitionState.OPEN, SubpartitionState.FINISHED)
     assert (reader.is_released, reader.backlog, reader.num_queued_buffers) == (False, 0, 1)

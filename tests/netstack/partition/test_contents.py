@@ -191,7 +191,7 @@ def test_a_run_of_whole_segments_ends_before_a_content(it: Setup) -> None:
     it.partition.emit_content(content, 0)
     it.partition.flush_all()
 
-    poll_run = present(it.views[0].run_poller())
+    poll_run = present(it.views[0].poll_run)
     run = present(poll_run(8))
     assert (len(run.segments), poll_run(8)) == (2, None)
     for segment in run.segments:

@@ -59,7 +59,7 @@ def test_a_second_reader_takes_the_place_of_the_first(it: Approximate) -> None:
     it.read()
     first = it.view
 
-    poll_as_first = first.poller()
+    poll_as_first = first.next_buffer
     it.new_view()
     it.add(b"two")
 

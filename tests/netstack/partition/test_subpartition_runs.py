@@ -255,7 +255,7 @@ def test_views_that_look_at_each_buffer_have_no_runs() -> None:
 
     views = [each.create_read_view(listener) for each in (compressing, approximate, plain)]
 
-    assert [view is not None and view.run_poller() is not None for view in views] == [False, False, True]
+    assert [view is not None and view.poll_run is not None for view in views] == [False, False, True]
 
 
 # ---------------------------------------------------------------- add_all
@@ -419,9 +419,9 @@ def test_a_record_larger_than_the_pool_goes_out_as_buffers_come_back() -> None:
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
 
-    run_poller = present(it.views[0].run_poller())
+    poll_run = present(it.views[0].poll_run)
     while len(content) < len(record):
-        run: SegmentRun | None = run_poller(3)
+        run: SegmentRun | None = poll_run(3)
         if run is not None:
             content += b"".join(bytes(segment.view) for segment in run.segments)
             recycle_segments(run.segments, run.recycler)
@@ -445,8 +445,8 @@ def test_the_maximum_of_a_subpartition_holds_for_long_records() -> None:
     it.partition.emit_record(bytes(SIZE), 0)
 
     assert not it.pool.is_available
-    run_poller = present(it.views[0].run_poller())
-    run = present(run_poller(10))
+    poll_run = present(it.views[0].poll_run)
+    run = present(poll_run(10))
     recycle_segments(run.segments, run.recycler)
     assert it.pool.is_available
 

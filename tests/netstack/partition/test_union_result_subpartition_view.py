@@ -48,7 +48,7 @@ class Union(Ending):
         builder.close()
 
     def poll(self) -> BufferAndBacklog | None:
-        found = self.view.poller()()
+        found = self.view.next_buffer()
         if found is not None:
             self.content.append(bytes(found.buffer.view) if found.buffer.is_buffer else b"event")
             found.buffer.recycle()

@@ -89,10 +89,7 @@ def test_a_consumer_that_fails_while_a_record_is_written_tears_none(
         it.producing.close()
 
 
-@pytest.mark.parametrize("is_poller", [False, True])
-def test_a_reader_whose_place_is_taken_takes_nothing_from_the_next_one(
-    moments: Iterator[Moment], is_poller: bool
-) -> None:
+def test_a_reader_whose_place_is_taken_takes_nothing_from_the_next_one(moments: Iterator[Moment]) -> None:
     """PIPELINED_APPROXIMATE: the new view comes at any moment of a poll; a buffer that the old one took afterwards
     would be missing, and its number, too.
     """
@@ -102,7 +99,7 @@ def test_a_reader_whose_place_is_taken_takes_nothing_from_the_next_one(
             it.partition.emit_record(record, 0)
             it.partition.finish_buffer(0)
         former = it.views[0]
-        poll = former.poller() if is_poller else former.next_buffer
+        poll = former.next_buffer
 
         def replace(it: Producing = it) -> None:
             it.views = [it.partition.create_subpartition_view(0, RecordingListener())]

@@ -201,7 +201,7 @@ def test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_
 def _read_in_runs(view: ResultSubpartitionView) -> bytes:
     """Read everything that can be polled, whole segments as runs; recycle all."""
     content = bytearray()
-    poll_run = view.run_poller()
+    poll_run = view.poll_run
     while True:
         run = None if poll_run is None else poll_run(5)
         if run is not None:
