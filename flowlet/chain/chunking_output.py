@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode, LoopEnd, write_conversion
-from flowlet.chain.record_shape import RecordShape, ShapeWatch, apart, copy_if_mutable, fields_of, unpickled
+from flowlet.chain.record_shape import MIN_OTHERS, RecordShape, ShapeWatch, apart, copy_if_mutable, fields_of, unpickled
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import Column, Columns, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging
@@ -500,7 +500,7 @@ class ChunkingOutput(LoopEnd):
         keeps the shape, because the text of the outer loop is for that shape.
         """
         self._outer_timestamps.append(self._has_timestamps)
-        if len(self._outer_timestamps) == 1 and self._watch.is_due:
+        if len(self._outer_timestamps) == 1 and self._watch.num_others >= MIN_OTHERS:
             self._choose_shape()
 
     def leave_loop(self) -> None:

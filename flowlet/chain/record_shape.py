@@ -463,25 +463,20 @@ class ShapeWatch:
     """Chooses the shape to test for from the records that lately had another shape; task thread only."""
 
     def __init__(self) -> None:
-        self._num_others = 0  # records of another shape since this one was chosen
+        self.num_others = 0  # records of another shape since this one was chosen; ``MIN_OTHERS`` pay for a new loop
         self._num_shapes = 0
         self.last: Any = None  # the last record that ``note`` got
 
     def note(self, record: Any) -> None:
         """Note a record of another shape."""
-        self._num_others += 1
+        self.num_others += 1
         self.last = record
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough records had another shape to pay for a new loop."""
-        return self._num_others >= MIN_OTHERS
 
     def chosen(self, shape: RecordShape | None) -> RecordShape | None:
         """The shape to test for from now on; ``shape`` is the present one."""
-        if not self.is_due:
+        if self.num_others < MIN_OTHERS:
             return shape
-        record, self.last, self._num_others = self.last, None, 0
+        record, self.last, self.num_others = self.last, None, 0
         self._num_shapes += 1
         if self._num_shapes > _MAX_SHAPES:
             return None

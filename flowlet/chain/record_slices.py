@@ -70,7 +70,8 @@ class Caution:
         self._limit = MAX_RECORDS_IF_CAUTIOUS
         self._num_buffers_out: int | None = None  # at the last look
         self.max_records = MAX_RECORDS_IF_CAUTIOUS  # of a slice, while it lasts
-        self.num_left_now = 0  # before the outputs have to be looked at
+        # Before the outputs have to be looked at, if ``num_left`` is above 0: then the default action has to end.
+        self.num_left_now = 0
 
     def __repr__(self) -> str:
         return f"<Caution for {self.num_left} records, {self.max_records} at once>"
@@ -110,11 +111,6 @@ class Caution:
         self.max_records = self.num_left_now = (
             self._limit if num_spare > 0 else max(1, min(self._limit, num_obtainable))
         )
-
-    @property
-    def must_look(self) -> bool:
-        """Whether the outputs have to be looked at before the next record, so that the default action has to end."""
-        return self.num_left > 0 >= self.num_left_now
 
     def records_were_processed(self, num_records: int, taken_ns: int, cpu_ns: int) -> None:
         """Note that a slice has ended; a long one begins a new caution, quick records end the present one."""

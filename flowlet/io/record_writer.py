@@ -180,13 +180,8 @@ def _listed(chunk: Chunk, columns: Columns) -> Chunk:
     return listed
 
 
-def sendable(chunk: Chunk) -> Chunk:
-    """The chunk for another process: records beside keys become columns of their fields, or else lists; others
-    unchanged.
-    """
-    columns = chunk.columns
-    if columns is None or columns.shape is not Shape.KEYED:
-        return chunk
+def _sendable(chunk: Chunk, columns: Columns) -> Chunk:
+    """The chunk of records beside keys for another process: in columns of their fields, or else in lists."""
     listed = _listed(chunk, columns)
     parts = (
         None
@@ -489,7 +484,9 @@ class RecordWriter(ABC):
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
         if len(chunk) >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
             return
-        chunk = sendable(chunk)
+        columns = chunk.columns
+        if columns is not None and columns.shape is Shape.KEYED:
+            chunk = _sendable(chunk, columns)
         codes = self._codes[lane] if self._codes else None
         try:
             data = self._serializer.serialize_chunk(chunk, codes)

@@ -407,7 +407,7 @@ class StreamTask(ABC):
         elif self._waits_since_ns and self._timings.now_ns() - self._waits_since_ns > SLOW_NS:
             caution.begin(grows=True)
         self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
-        if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, inlined: each default action asks it
+        if caution.num_left > 0 >= caution.num_left_now:
             obtainable = [partition.buffer_pool.num_obtainable - _LEAST_ROOM for partition in self._partitions]
             spare = [
                 number - partition.num_subpartitions
@@ -613,7 +613,8 @@ class StreamTask(ABC):
         """Whether the default action should return between two pieces of work: a mail waits, such as the call for the
         results so far, or the outputs have no buffers, or may have none.
         """
-        if self.mailbox.has_mail or self._caution.must_look:
+        caution = self._caution
+        if self.mailbox.has_mail or caution.num_left > 0 >= caution.num_left_now:
             return True
         for partition in self._partitions:  # noqa: SIM110 - any() takes four times as long, and each buffer asks
             if not partition.buffer_pool.is_available:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_shape import MAX_FIELDS, RecordShape, ShapeWatch, fields_of, shape_of
+from flowlet.chain.record_shape import MAX_FIELDS, MIN_OTHERS, RecordShape, ShapeWatch, fields_of, shape_of
 from flowlet.columns import column_of
 from flowlet.common.types import Row, RowKind
 from tests.flowlet.chain.test_record_copies import (
@@ -373,7 +373,7 @@ def test_a_shape_is_chosen_when_many_records_had_another_one() -> None:
     watch = ShapeWatch()
 
     assert watched(watch, None, [("a", 1)] * 15) is None
-    assert not watch.is_due
+    assert watch.num_others < MIN_OTHERS
     pairs = watched(watch, None, [("a", 1)])
 
     assert pairs == RecordShape(tuple, (str, int))

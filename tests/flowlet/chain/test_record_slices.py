@@ -285,7 +285,7 @@ def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -
 
     while slices:
         caution.look_at_room(70, 70, 0)
-        slices.process(chain.process_some, chain.process_control, lambda: caution.must_look)
+        slices.process(chain.process_some, chain.process_control, lambda: caution.num_left > 0 >= caution.num_left_now)
         num_actions += 1
 
     assert num_actions == 8
