@@ -239,7 +239,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
         """Wake the tasks, once per read: earlier they would only wait for the channel's lock while the
-        rest is queued.  No handler behind this one looks at reads.
+        rest is queued.  No handler behind this one looks at reads, once the role of the peer is known.
         """
         self._wake()
 

@@ -451,12 +451,11 @@ class PartitionRequestQueue(ChannelHandler):
         self._is_reading = True
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Write the readers that the messages of this read made ready."""
+        """Write the readers that the messages of this read made ready.  No handler behind this one looks at reads."""
         if self._is_reading:
             self._is_reading = False
             if self._ready and not self._is_continuation_scheduled:
                 self._write_available()
-        ctx.fire_channel_read_complete()
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Continue writing when the channel is writable again."""

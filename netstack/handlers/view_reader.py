@@ -11,6 +11,7 @@ Source:     Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers c
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
@@ -68,7 +69,8 @@ class CreditBasedSequenceNumberingViewReader:
         self._num_unended = last - first + 1  # subpartitions whose end was not sent
         self._view: ResultSubpartitionView | None = None
         self._poll_run: Callable[[int], SegmentRun | None] | None = None
-        self._notify = queue.notify_reader_non_empty_threadsafe
+        self.notify_data_available = partial(queue.notify_reader_non_empty_threadsafe, self)
+        """Hear that the subpartition became readable; any thread."""
 
     def __repr__(self) -> str:
         return f"<ViewReader {self.receiver.hex()[:8]} {self._state}, {self.credit!r}>"
@@ -79,14 +81,9 @@ class CreditBasedSequenceNumberingViewReader:
 
     # ---------------------------------------------------------------- the producer's side
 
-    def notify_data_available(self) -> None:
-        """Hear that the subpartition became readable; any thread."""
-        self._notify(self)
-
     def notify_priority_event(self, sequence_number: int) -> None:
         """Hear that the head of the subpartition is a priority event; any thread."""
-        # Like data: the subpartition gives priority events first, whoever polls.
-        self._notify(self)
+        self.notify_data_available()
 
     def set_view(self, view: ResultSubpartitionView) -> None:
         """Start reading ``view``; for a receiver without exclusive buffers the view must send empty buffers, too."""
