@@ -368,17 +368,18 @@ class InputProcessor:
         return InputStatus.END_OF_DATA
 
     def _process_buffer(self, channel: int, buffer: NetworkBuffer) -> None:
-        slices, to_recycle = self.slices, [buffer]
+        slices, is_held = self.slices, True
         try:
             elements = self._elements_of(channel, buffer)
             if buffer.size > _LITTLE_BYTES:
-                to_recycle.pop().recycle()
+                is_held = False
+                buffer.recycle()
             if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
                 self.head.process_chunk(element)
             else:
                 slices.add(channel, elements)
         finally:
-            if to_recycle:
+            if is_held:
                 buffer.recycle()
 
     def _elements_of(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
