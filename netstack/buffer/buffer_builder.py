@@ -150,16 +150,9 @@ class BufferConsumer:
             lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
         )
 
-    def try_build(self) -> NetworkBuffer | None:
-        """Build like ``build``, but return None instead of an empty buffer."""
-        position = self._seen = self._marker.position
-        if (position if position >= 0 else ~position) == self._read:
-            return None
-        return self.build()
-
     def take(self) -> NetworkBuffer | None:
-        """Build like ``try_build``.  If the writer has finished, return the rest and close the consumer, whose
-        reference goes to the returned buffer.
+        """Build like ``build``, but return None instead of an empty buffer.  If the writer has finished, return the
+        rest and close the consumer, whose reference goes to the returned buffer.
         """
         # One load for both questions: the writer may commit more, or finish, between two.
         position = self._seen = self._marker.position
@@ -434,10 +427,6 @@ class ContentConsumer(SegmentConsumer):
         data = b"" if self._read else self.content.to_bytes()
         self._read = len(self._segment.view)
         return NetworkBuffer.unpooled(data, DataType.DATA_BUFFER)
-
-    def try_build(self) -> NetworkBuffer | None:
-        """Build like ``build``, but return None instead of an empty buffer."""
-        return None if self._read else self.build()
 
     def take_segment(self) -> MemorySegment | None:
         """Return None: the segment holds no bytes."""

@@ -386,7 +386,7 @@ class BoundedBlockingSubpartition:
             self._close_if_unused()
 
     def _write(self, consumer: BufferConsumer) -> None:
-        buffer = consumer.try_build()
+        buffer = consumer.take()
         if buffer is None:
             return
         try:

@@ -86,16 +86,16 @@ def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
     assert (read(consumer), consumer.is_finished, consumer.is_data_available) == (content, True, False)
 
 
-def test_try_build_makes_no_empty_buffer() -> None:
+def test_take_makes_no_empty_buffer() -> None:
     """None when no new bytes are there; the finish is seen nevertheless."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"ab")
 
-    first = consumer.try_build()
-    second = consumer.try_build()
+    first = consumer.take()
+    second = consumer.take()
     builder.finish()
-    third = consumer.try_build()
+    third = consumer.take()
 
     assert first is not None
     assert (bytes(first.view), second, third, consumer.is_finished) == (b"ab", None, None, True)

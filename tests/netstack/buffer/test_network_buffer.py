@@ -264,7 +264,7 @@ def test_a_consumer_gives_the_content_once() -> None:
     assert before == (False, True, 100, True)
     assert isinstance(buffer, ContentBuffer)
     assert (consumer.is_finished, consumer.is_data_available, consumer.num_bytes_unread) == (True, False, 0)
-    assert (consumer.take(), consumer.try_build()) == (None, None)
+    assert consumer.take() is None
     consumer.close()
     assert home.segments == []
     buffer.recycle()
@@ -282,19 +282,17 @@ def test_a_consumer_that_nobody_reads_gives_the_segment_back(num_closes: int) ->
     assert (len(home.segments), content.num_made) == (1, 0)
 
 
-@pytest.mark.parametrize("is_tried", [False, True])
-def test_a_consumer_builds_bytes_once(is_tried: bool) -> None:
+def test_a_consumer_builds_bytes_once() -> None:
     """A consumer of a content makes its bytes once, and stays open like any other."""
     consumer, home = consumer_of(Content(b"x" * 50))
 
-    built = present(consumer.try_build() if is_tried else consumer.build())
+    built = consumer.build()
     assert (bytes(built.view), built.content, consumer.is_finished, consumer.is_data_available) == (
         b"x" * 50,
         None,
         True,
         False,
     )
-    assert consumer.try_build() is None
     assert bytes_of([consumer.build()]) == [b""]
     assert consumer.byte_buffers() == []
     built.recycle()

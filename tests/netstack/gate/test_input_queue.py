@@ -59,7 +59,7 @@ def test_a_late_priority_notification_is_outdated(it: RemoteGate) -> None:
 
     it.gate.notify_priority_event(channel, 0)
     outdated = it.gate.priority_event_available_future().is_done
-    it.gate.notify_priority_event_force(channel)
+    it.gate.notify_priority_event(channel, None)
     forced = it.gate.priority_event_available_future().is_done
 
     assert (outdated, forced, it.gate.poll_next()) == (False, True, None)
@@ -107,7 +107,7 @@ def test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behi
     it.receive(0)
     it.receive_priority(0)
     if is_first_prioritized:
-        it.gate.notify_priority_event_force(channel)
+        it.gate.notify_priority_event(channel, None)
     channel.next_buffer = next_buffer  # type: ignore[method-assign,assignment]  # a forced interleaving
 
     found = [it.poll()]
@@ -160,8 +160,8 @@ def test_a_double_notification_queues_once(it: RemoteGate) -> None:
     channel = it.gate.channels[0]
     for _ in range(2):
         it.gate.notify_channel_non_empty(channel)
-        it.gate.notify_priority_event_force(channel)
-        it.gate.notify_priority_event_force(channel)
+        it.gate.notify_priority_event(channel, None)
+        it.gate.notify_priority_event(channel, None)
         it.gate.notify_channel_non_empty(channel)
         it.gate.check_invariants()
 
@@ -206,7 +206,7 @@ def test_hist_22368_an_ended_channel_does_not_stay_in_the_queue(it: RemoteGate) 
 
     def notify_first() -> None:
         it.gate.notify_channel_non_empty(channel)
-        it.gate.notify_priority_event_force(channel)
+        it.gate.notify_priority_event(channel, None)
         original()
 
     channel.release = notify_first  # type: ignore[method-assign]  # a forced interleaving
