@@ -286,7 +286,8 @@ class KeyGroupsRecordWriter(RecordWriter):
         assert keys is not None, "there is a key extractor"
         return self._router.lanes_of(keys)
 
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+    def _collect_part(self, part: Chunk) -> None:
+        values, timestamps, keys = part.values, part.timestamps, part.keys
         assert keys is not None, "there is a key extractor"
         lanes = self._router.lanes_of(keys)
         appends, key_appends = self._appends, self._key_appends
@@ -301,8 +302,9 @@ class KeyGroupsRecordWriter(RecordWriter):
 class SingleChannelRecordWriter(RecordWriter):
     """Sends all records to channel 0: forward, global, and every partitioner with one consumer.  It has one lane."""
 
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        self._pending[0] += values
+    def _collect_part(self, part: Chunk) -> None:
+        timestamps, keys = part.timestamps, part.keys
+        self._pending[0] += part.values
         if timestamps is not None:
             self._pending_timestamps[0] += timestamps
         if keys is not None:
@@ -330,7 +332,8 @@ class RoundRobinRecordWriter(RecordWriter):
         super().__init__(partition, options, partition.num_subpartitions)
         self._next_channel = first_channel
 
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+    def _collect_part(self, part: Chunk) -> None:
+        values, timestamps = part.values, part.timestamps
         num_channels, first = self._num_channels, self._next_channel
         for position in range(min(num_channels, len(values))):
             channel = (first + position) % num_channels

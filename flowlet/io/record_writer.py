@@ -321,30 +321,28 @@ class RecordWriter(ABC):
             UserFunctionError: the key selector failed; names the record.
         """
         end_stranded_child()
-        if self._is_stopped or not len(chunk):
+        num_records = len(chunk)
+        if self._is_stopped or not num_records:
             return
         if self.keys is not None:
             chunk = self.keys.keyed(chunk)
-            if chunk.columns is None and self.keys.makes_keys and len(chunk) >= MIN_COLUMN_ROWS:
+            if chunk.columns is None and self.keys.makes_keys and num_records >= MIN_COLUMN_ROWS:
                 chunk = beside_keys(chunk)
-        if chunk.columns is not None:
-            self._collect_rows(chunk)
-        else:
-            self._collect_values(chunk.values, chunk.timestamps, chunk.keys)
-
-    def _collect_rows(self, chunk: Chunk) -> None:
-        num_rows = len(chunk)
         if chunk.has_timestamps is not self._has_timestamps:
-            self._change_timestamps(has_timestamps=chunk.has_timestamps)
-        if num_rows <= MAX_PART_ROWS:
-            self._collect_columns(chunk)
+            self._write_pending()
+            self._has_timestamps = chunk.has_timestamps
+        if chunk.columns is not None:
+            for part in (chunk,) if num_records <= MAX_PART_ROWS else chunk.parts(MAX_PART_ROWS):
+                self._collect_columns(part)
             return
-        for start in range(0, num_rows, MAX_PART_ROWS):
-            self._collect_columns(chunk.slice(start, start + MAX_PART_ROWS))
-
-    def _change_timestamps(self, *, has_timestamps: bool) -> None:
-        self._write_pending()
-        self._has_timestamps = has_timestamps
+        if (chunk.keys is not None) is not self._has_keys:
+            self._write_pending()
+            self._has_keys = chunk.keys is not None
+        if self._columns.num_rows:
+            self._write_columns()
+        for part in (chunk,) if num_records <= MAX_PENDING_RECORDS else chunk.parts(MAX_PENDING_RECORDS):
+            self._collect_part(part)
+            self._write_pending(MAX_PENDING_RECORDS)
 
     def emit_control(self, element: ControlElement) -> None:
         """Broadcast an element behind all records.
@@ -405,9 +403,16 @@ class RecordWriter(ABC):
         ``keys``: the results of the ``KeyExtractor``, one for each record.
         """
 
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+    def _collect_part(self, part: Chunk) -> None:
         """Append 1 to ``MAX_PENDING_RECORDS`` records, with their timestamps and keys, to the lists of their lanes."""
-        self._append_each(self._lanes(len(values), keys), values, timestamps)
+        values, timestamps = part.values, part.timestamps
+        lanes, appends = self._lanes(len(values), part.keys), self._appends
+        for lane, value in zip(lanes, values):  # noqa: B905 - same length by construction, and strict costs in the hot loop
+            appends[lane](value)
+        if timestamps is not None:
+            appends = self._timestamp_appends
+            for lane, timestamp in zip(lanes, timestamps):  # noqa: B905 - as above
+                appends[lane](timestamp)
 
     def _collect_columns(self, chunk: Chunk) -> None:
         """Collect a chunk of columns, of at most ``MAX_PART_ROWS`` rows."""
@@ -422,35 +427,6 @@ class RecordWriter(ABC):
         is_keyed = chunk.columns is not None and chunk.columns.shape is Shape.KEYED
         if self._columns.num_rows >= (self._max_keyed_rows if is_keyed else self._max_pending_rows):
             self._write_columns()
-
-    def _append_each(self, channels: list[int], values: list[Any], timestamps: list[int] | None) -> None:
-        """Append each record to the list of its channel."""
-        appends = self._appends
-        for channel, value in zip(channels, values):  # noqa: B905 - same length by construction, and strict costs in the hot loop
-            appends[channel](value)
-        if timestamps is not None:
-            appends = self._timestamp_appends
-            for channel, timestamp in zip(channels, timestamps):  # noqa: B905 - as above
-                appends[channel](timestamp)
-
-    def _collect_values(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        if (timestamps is not None) is not self._has_timestamps:
-            self._change_timestamps(has_timestamps=timestamps is not None)
-        if (keys is not None) is not self._has_keys:
-            self._write_pending()
-            self._has_keys = keys is not None
-        if self._columns.num_rows:
-            self._write_columns()
-        if len(values) <= MAX_PENDING_RECORDS:
-            self._collect_part(values, timestamps, keys)
-            self._write_pending(MAX_PENDING_RECORDS)
-            return
-        for start in range(0, len(values), MAX_PENDING_RECORDS):
-            part = slice(start, start + MAX_PENDING_RECORDS)
-            self._collect_part(
-                values[part], None if timestamps is None else timestamps[part], None if keys is None else keys[part]
-            )
-            self._write_pending(MAX_PENDING_RECORDS)
 
     def _broadcast(self, element: Watermark | WatermarkStatus | CompletionMark) -> None:
         self._write_pending()

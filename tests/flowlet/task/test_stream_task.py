@@ -265,9 +265,7 @@ class TestStopping:
     ) -> None:
         """A task with a full output waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
         monkeypatch.setattr(record_writer, "MAX_PENDING_RECORDS", 0)
-        monkeypatch.setattr(
-            record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None, None)
-        )
+        monkeypatch.setattr(record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk))
         upstream, downstream = network.partition(), network.partition(max_buffers=2)
         network.reader(downstream)
         recorder = Recorder()
