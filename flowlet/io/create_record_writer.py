@@ -289,7 +289,7 @@ class KeyGroupsRecordWriter(RecordWriter):
     def _collect_part(self, part: Chunk) -> None:
         values, timestamps, keys = part.values, part.timestamps, part.keys
         assert keys is not None, "there is a key extractor"
-        lanes = self._router.lanes_of(keys)
+        lanes = self._lanes(len(values), keys)
         appends, key_appends = self._appends, self._key_appends
         for lane, value, key in zip(lanes, values, keys):  # noqa: B905 - same length by construction, and strict costs in the hot loop
             appends[lane](value)

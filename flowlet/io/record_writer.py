@@ -458,7 +458,8 @@ class RecordWriter(ABC):
             keys.clear()
 
     def _write_chunk(self, chunk: Chunk, lane: int) -> None:
-        if len(chunk) >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
+        num_records = len(chunk)
+        if num_records >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
             return
         columns = chunk.columns
         if columns is not None and columns.shape is Shape.KEYED:
@@ -467,24 +468,24 @@ class RecordWriter(ABC):
         try:
             data = self._serializer.serialize_chunk(chunk, codes)
         except ElementTooLargeError as error:
-            if len(chunk) == 1:
+            if num_records == 1:
                 raise self._unsendable(error) from error
             data = None
         except SerdeError as error:
             raise self._unsendable(error) from error
         if data is not None and (
-            len(data) <= min(MAX_ELEMENT_BYTES, self._serializer.max_element_bytes) or len(chunk) == 1
+            len(data) <= min(MAX_ELEMENT_BYTES, self._serializer.max_element_bytes) or num_records == 1
         ):
             self._mark_dirty()
             if codes is not None:
                 # Only here: the halves of an element that is too large are encoded once more.
                 codes.commit()
             self._partition.emit_record(data, self._targets[lane])
-            self.num_written[lane] += len(chunk)
+            self.num_written[lane] += num_records
             return
-        half = len(chunk) // 2
+        half = num_records // 2
         self._write_chunk(chunk.slice(0, half), lane)
-        self._write_chunk(chunk.slice(half, len(chunk)), lane)
+        self._write_chunk(chunk.slice(half, num_records), lane)
 
     def _unsendable(self, error: SerdeError) -> SerdeError:
         return (
