@@ -414,8 +414,10 @@ class MailboxProcessor:
         interrupts, now_ns = mailbox.interrupts, timings.now_ns
         while not self._is_completed:
             if mailbox.create_batch():
-                while not self._is_completed and (mail := mailbox.try_take_from_batch()) is not None:
+                while (mail := mailbox.try_take_from_batch()) is not None:
                     self._run_mail(mail)
+                    if self._is_completed:
+                        break
             while self._suspension is not None and not self._is_completed:
                 mail = mailbox.try_take()
                 if mail is None:

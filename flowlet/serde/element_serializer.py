@@ -156,7 +156,8 @@ class StreamElementSerializer:
         else:
             if self.declared is not None:
                 values = [self.declared.encode(chunk)]
-            elif columns is not None:
+            else:
+                assert columns is not None, "lists were encoded above"
                 values = table_parts(columns, codes)
                 if columns.key_position is not None:
                     flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))

@@ -261,7 +261,7 @@ class SortingInputProcessor(MultipleInputProcessor):
                 end_keys()
             has_keys = True
             slices.add(run.input_index, (run.chunk,))
-            while slices:
+            while slices.waiting:
                 slices.process(process_some, _process_no_control, lambda: True)
                 yield True
         if has_keys and end_keys is not None:

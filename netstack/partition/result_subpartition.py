@@ -116,7 +116,7 @@ class ResultSubpartitionView(ABC):
     def next_buffer(self) -> BufferAndBacklog | None:
         """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
 
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+    def poll_little(self, max_bytes: int, /) -> BufferAndBacklog | None:
         """Poll like ``next_buffer`` if there is only one data buffer of at most ``max_bytes``; None if that is not
         known.
         """

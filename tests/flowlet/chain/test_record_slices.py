@@ -52,7 +52,7 @@ def test_order_is_kept_over_channels_and_slices() -> None:
     assert chain.process(slices)
 
     assert chain.seen == [*[(0, Chunk([each])) for each in range(40)], (0, Watermark(7)), (1, Chunk([40]))]
-    assert not slices
+    assert not slices.waiting
 
 
 def test_a_slow_function_gets_few_records_at_a_time_and_a_quick_one_all() -> None:
@@ -80,7 +80,7 @@ def test_what_is_left_when_a_mail_comes_waits() -> None:
     assert chain.seen == [*[(2, Chunk([each])) for each in range(20)], (2, Watermark(1))]
     slices.add(2, [Watermark(2)])
     slices.waiting.clear()
-    assert not slices
+    assert not slices.waiting
     assert repr(slices) == "<RecordSlices of 512 records, 0 elements waiting>"
 
 
@@ -283,7 +283,7 @@ def test_a_task_that_begins_processes_twenty_thousand_records_in_few_actions() -
     slices.add(0, [Chunk(list(range(20_000)))])
     num_actions = 0
 
-    while slices:
+    while slices.waiting:
         caution.look_at_room(70, 70, 0)
         slices.process(chain.process_some, chain.process_control, lambda: caution.num_left > 0 >= caution.num_left_now)
         num_actions += 1
