@@ -145,24 +145,24 @@ class StreamElementSerializer:
         if num_records > MAX_CHUNK_RECORDS:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         columns = chunk.columns if num_records else None
-        flags, keys, timestamps = 0, b"", b""
-        if columns is None and (self.declared is None or not num_records):
+        flags, keys, timestamps, array = 0, b"", b"", None
+        if self.declared is not None and num_records:
+            values = [self.declared.encode(chunk)]
+            array = chunk.timestamp_array
+        elif columns is not None:
+            values = table_parts(columns, codes)
+            array = chunk.timestamp_array
+            if columns.key_position is not None:
+                flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))
+        else:
             records, stamps, selected = chunk.values, chunk.timestamps, chunk.keys
             values = [encode_column(records)]
             if stamps is not None:
                 timestamps = encode_column(stamps) if num_records else framed(Kind.INT64)
             if selected is not None and num_records:
                 flags, keys = _encode_keys(selected, records)
-        else:
-            if self.declared is not None:
-                values = [self.declared.encode(chunk)]
-            else:
-                assert columns is not None, "lists were encoded above"
-                values = table_parts(columns, codes)
-                if columns.key_position is not None:
-                    flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))
-            array = chunk.timestamp_array
-            timestamps = b"" if array is None else encode_int64(array)
+        if array is not None:
+            timestamps = encode_int64(array)
         if timestamps:
             flags |= FLAG_TIMESTAMPS
         length = CHUNK_HEADER.size + len(timestamps) + len(keys) + sum(map(len, values))
