@@ -180,8 +180,13 @@ def _listed(chunk: Chunk, columns: Columns) -> Chunk:
     return listed
 
 
-def _sendable(chunk: Chunk, columns: Columns) -> Chunk:
-    """The chunk of records beside keys for another process: in columns of their fields, or else in lists."""
+def sendable(chunk: Chunk) -> Chunk:
+    """The chunk for another process: records beside keys become columns of their fields, or else lists; others
+    unchanged.
+    """
+    columns = chunk.columns
+    if columns is None or columns.shape is not Shape.KEYED:
+        return chunk
     listed = _listed(chunk, columns)
     parts = (
         None
@@ -461,9 +466,7 @@ class RecordWriter(ABC):
         num_records = len(chunk)
         if num_records >= MIN_CONTENT_RECORDS and self._hand_over(chunk, lane):
             return
-        columns = chunk.columns
-        if columns is not None and columns.shape is Shape.KEYED:
-            chunk = _sendable(chunk, columns)
+        chunk = sendable(chunk)
         codes = self._codes[lane] if self._codes else None
         try:
             data = self._serializer.serialize_chunk(chunk, codes)
