@@ -64,7 +64,7 @@ FAST_PATHS: Final = (
     FastPath(
         "records of one shape are gathered by field, tested in the loop",
         ("flowlet/chain/record_shape.py",),
-        (Edit("flowlet/chain/chunking_output.py", "== 1 and self._watch.is_due:", "== 0:"),),
+        (Edit("flowlet/chain/chunking_output.py", "== 1 and self._watch.num_others >= MIN_OTHERS:", "== 0:"),),
         "shuffle",
         "lambdas",
     ),
