@@ -158,7 +158,7 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
     builder = present(partition._builders[0])
 
     view.release()
-    in_use = num_in_use(partition._pool)
+    in_use = num_in_use(partition.buffer_pool)
     partition.emit_record(b"def", 0)
 
     assert (in_use, builder.finish()) == (1, 6)
