@@ -197,7 +197,8 @@ class _Async(Logged, AsyncFunction):
     async def async_invoke(self, value: Any) -> list[Any]:
         self.calls += 1
         self.see(value)
-        return self.result(value)
+        results: list[Any] = self.result(value)
+        return results
 
 
 class Answer(_Async):
