@@ -410,8 +410,10 @@ class RecordWriter(ABC):
 
     def _collect_part(self, part: Chunk) -> None:
         """Append 1 to ``MAX_PENDING_RECORDS`` records, with their timestamps and keys, to the lists of their lanes."""
-        values, timestamps = part.values, part.timestamps
-        lanes, appends = self._lanes(len(values), part.keys), self._appends
+        values = part.values
+        timestamps = part.timestamps
+        lanes = self._lanes(len(values), part.keys)
+        appends = self._appends
         for lane, value in zip(lanes, values):  # noqa: B905 - same length by construction, and strict costs in the hot loop
             appends[lane](value)
         if timestamps is not None:
@@ -452,7 +454,8 @@ class RecordWriter(ABC):
         for lane, values in enumerate(self._pending):
             if len(values) <= longer_than:
                 continue
-            timestamps, keys = self._pending_timestamps[lane], self._pending_keys[lane]
+            timestamps = self._pending_timestamps[lane]
+            keys = self._pending_keys[lane]
             chunk = Chunk(values.copy(), timestamps.copy() if self._has_timestamps else None)
             if keys:
                 chunk.keys = keys.copy()

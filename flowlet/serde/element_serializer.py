@@ -410,7 +410,8 @@ class ElementDeserializer:
                 position = self._complete_spilled(self._spilled, view, elements)
             elif self._partial:
                 position = self._complete_partial(view, elements)
-            decode, max_length = self._decode, self.limits.max_element_bytes
+            decode = self._decode
+            max_length = self.limits.max_element_bytes
             end = len(view)
             while end - position >= LENGTH.size:
                 (length,) = LENGTH.unpack_from(view, position)

@@ -471,6 +471,10 @@ class SingleInputGate(GateChannels):
             self._queue.rest.append(channel)
             return self._availability.unavailable_to_reset_available()
 
+    def notify_priority_event_force(self, channel: InputChannel) -> None:
+        """Note that a channel has a priority event, whatever was polled before.  Any thread."""
+        self.notify_priority_event(channel, None)
+
     def notify_priority_event(self, channel: InputChannel, sequence_number: int | None) -> None:
         """Note that a channel has a priority event, unless that was polled already: a notification may come late.
 

@@ -19,8 +19,9 @@ from contextlib import closing
 from enum import Enum, unique
 from typing import Final
 
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer, ContentConsumer, SegmentConsumer
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
 from netstack.buffer.network_buffer import BufferContent, MemorySegment, recycle_segments
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
@@ -177,9 +178,29 @@ class BufferWritingResultPartition:
         return len(self._subpartitions)
 
     @property
+    def is_available(self) -> bool:
+        """Whether a buffer is free, so that emitting does not block at once."""
+        return self.buffer_pool.is_available
+
+    @property
+    def num_obtainable(self) -> int:
+        """How many buffers can be had without a wait, overdraft included; a guess while others request and recycle."""
+        return self.buffer_pool.num_obtainable
+
+    @property
     def num_buffers_out(self) -> int:
         """How many buffers were filled for consumers so far; one for all counts once for each."""
         return self._num_buffers_out
+
+    def available_future(self) -> AvailabilityFuture:
+        """Return the future that is done while a buffer is free (or the pool is gone), else completed
+        when one comes.
+        """
+        return self.buffer_pool.available_future()
+
+    def observe_blocking(self, observer: BlockingObserver) -> None:
+        """Tell ``observer`` whenever an emit waits for a buffer; called before the first one."""
+        self.buffer_pool.observe_blocking(observer)
 
     # ---------------------------------------------------------------- task thread
 

@@ -225,7 +225,7 @@ class RemoteInputChannel(ChannelReceiver):
             is_first = len(self.received.priority) == 1
         found[0].recycle()
         if is_first:
-            self.gate.notify_priority_event(self, None)  # its number was seen when it was announced
+            self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
 
     def on_error(self, error: NetstackError) -> None:
         """Let the next poll raise ``error``; an error after the end of the partition has nothing left to spoil."""
