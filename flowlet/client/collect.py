@@ -37,7 +37,7 @@ from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, R
 from flowlet.client.result_buffer import NO_CHECKPOINT, Guarantee, LostResultsError, ResultBuffer
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
-from flowlet.messages.control_messages import InputChannelDescriptor
+from flowlet.messages.job_messages import InputChannelDescriptor
 from flowlet.records import Chunk
 from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import ElementDeserializer

@@ -20,7 +20,7 @@ from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.messages import control_messages as messages
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, split_set_of
@@ -136,7 +136,10 @@ def execute(
 
 
 def _submit(
-    message: messages.JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedBundle
+    message: JobGraphMessage,
+    client: ClusterClient,
+    heartbeat: ClientHeartbeat | None,
+    packed: PackedBundle,
 ) -> None:
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
@@ -148,7 +151,7 @@ def _submit(
         client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))
 
 
-def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
+def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     """Check the size of a job.
 
     Raises JobSubmissionError: the job is too large to be sent; the message names its largest part.
@@ -187,7 +190,7 @@ def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
     )
 
 
-def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messages.JobGraphMessage:
+def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> JobGraphMessage:
     """Make the message of a job, with operators and partitioners as opaque blobs; ``code``: the code that the operators
     need besides.
 
@@ -202,7 +205,7 @@ def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messag
     blobs = [dump_chain(vertex.chain, vertex.name, vertex.parallelism, pieces) for vertex in vertices]
     blobs += [dump_partitioner(edge.partitioner, edge.name or edge.id, pieces) for edge in edges]
     blobs = share_containers(roots, blobs, pieces)
-    return messages.JobGraphMessage(
+    return JobGraphMessage(
         job_graph.job_id,
         job_graph.name,
         list(map(_vertex_message, vertices, blobs)),
@@ -212,11 +215,11 @@ def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messag
     )
 
 
-def _vertex_message(vertex: JobVertex, chain: bytes) -> messages.VertexMessage:
+def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
     head = vertex.chain[0].operator
     operator = head if isinstance(head, SourceOperator) else None
     strategy = None if operator is None else operator.strategy
-    return messages.VertexMessage(
+    return VertexMessage(
         id=vertex.id,
         name=vertex.name,
         parallelism=vertex.parallelism,
@@ -242,12 +245,12 @@ def _split_set(source: Source, vertex: str) -> SplitSet | None:
     )
 
 
-def _remote_gate(source: Source) -> messages.RemoteGateMessage | None:
+def _remote_gate(source: Source) -> RemoteGateMessage | None:
     if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     gate = cast("RemoteGateSource", source)
     key_blob = b"" if gate.key_groups is None else dump_partitioner(gate.key_groups, f"gate {gate.name}")
-    return messages.RemoteGateMessage(
+    return RemoteGateMessage(
         gate.name,
         repr(gate.type_info),
         gate.fingerprint,
@@ -257,8 +260,8 @@ def _remote_gate(source: Source) -> messages.RemoteGateMessage | None:
     )
 
 
-def _edge_message(edge: JobEdge, partitioner: bytes) -> messages.EdgeMessage:
-    return messages.EdgeMessage(
+def _edge_message(edge: JobEdge, partitioner: bytes) -> EdgeMessage:
+    return EdgeMessage(
         id=edge.id,
         source=edge.source,
         source_operator=edge.source_operator,

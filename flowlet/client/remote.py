@@ -34,7 +34,7 @@ from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.common.options.client_options import ClientRetry
 from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError, SavepointError, StorageError
-from flowlet.messages.control_messages import InputChannelDescriptor, JobGraphMessage
+from flowlet.messages.job_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for

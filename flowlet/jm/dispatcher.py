@@ -25,7 +25,8 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import SlotPool, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.messages.control_messages import FromTask, JobGraphMessage, TaskManagerHeartbeat, ToTaskManager
+from flowlet.messages.control_messages import FromTask, TaskManagerHeartbeat, ToTaskManager
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.requests import WallClock, refuse
 from netstack.log_lines import LogLines
 

@@ -25,13 +25,14 @@ from flowlet.jm.job_document import Document
 from flowlet.jm.scheduler import new_executions
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import JobGraphMessage
 from netstack.late import dataclass
 
 
 class MarkCoordinator:
     """The completion marks of one run of a job.  Threading: one thread.  Every method returns the orders to send."""
 
-    def __init__(self, job: messages.JobGraphMessage, attempt_number: int = 0) -> None:
+    def __init__(self, job: JobGraphMessage, attempt_number: int = 0) -> None:
         targets = {edge.target for edge in job.edges}
         gates = {vertex.id for vertex in job.vertices if vertex.remote_gate is not None}
         tasks = new_executions(job, attempt_number)
@@ -105,7 +106,7 @@ class GateSupervisor:
         fail: fails the run; with the error and what it is about.
     """
 
-    job: InitVar[messages.JobGraphMessage]
+    job: InitVar[JobGraphMessage]
     send: Callable[[str, messages.FinishGate | messages.MarkOrder], None]
     states: JobCheckpoints
     executions: Callable[[], Mapping[bytes, Execution]]
@@ -113,7 +114,7 @@ class GateSupervisor:
     _is_restored: bool = field(init=False, default=False)
     _problem: StateRestoreError | None = field(init=False, default=None)  # why this run cannot restore its gates
 
-    def __post_init__(self, job: messages.JobGraphMessage) -> None:
+    def __post_init__(self, job: JobGraphMessage) -> None:
         # By vertex id.
         self._gates = {
             each.id: JobGate(each, each.remote_gate) for each in job.vertices if each.remote_gate is not None
@@ -134,7 +135,7 @@ class GateSupervisor:
         """Make one document per gate, with the counts of its subtasks."""
         return [gate.document() for gate in self._gates.values()]
 
-    def run_begins(self, job: messages.JobGraphMessage, attempt_number: int) -> None:
+    def run_begins(self, job: JobGraphMessage, attempt_number: int) -> None:
         """Prepare the gates for a run of all tasks, which is about to be deployed; it begins with the newest complete
         checkpoint.
         """

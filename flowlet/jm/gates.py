@@ -24,6 +24,7 @@ import msgspec
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.jm.job_document import Document
 from flowlet.messages import control_messages as messages
+from flowlet.messages.job_messages import JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.late import dataclass
 from netstack.wire.offer_messages import GateIdentity, gate_token
 
@@ -84,7 +85,7 @@ class GateState(msgspec.Struct, frozen=True):
 _state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 
 
-def gate_names(job: messages.JobGraphMessage) -> list[str]:
+def gate_names(job: JobGraphMessage) -> list[str]:
     """List the names of all gates of a job."""
     return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
 
@@ -98,7 +99,7 @@ class JobGate:
     Threading: one thread.
     """
 
-    def __init__(self, vertex: messages.VertexMessage, gate: messages.RemoteGateMessage) -> None:
+    def __init__(self, vertex: VertexMessage, gate: RemoteGateMessage) -> None:
         self.vertex_id = vertex.id
         self.gate = gate
         self.is_finishing = False  # it takes no more producers: it is told to finish, or complete in this run
@@ -266,8 +267,8 @@ class JobGate:
 
 
 def gate_document(
-    job: messages.JobGraphMessage,
-    gate: messages.RemoteGateMessage,
+    job: JobGraphMessage,
+    gate: RemoteGateMessage,
     places: Sequence[Document],
     secret: bytes,
     now_ms: int,

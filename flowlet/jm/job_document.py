@@ -19,6 +19,7 @@ from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FailedRun
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import InputChannelDescriptor, JobGraphMessage, VertexMessage
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                     yield f"{scope}.{metric['name']}.{part}", metric[part]
 
 
-def channel_document(channel: messages.InputChannelDescriptor) -> Document:
+def channel_document(channel: InputChannelDescriptor) -> Document:
     """Describe one channel that the client reads; ids in hex."""
     document: Document = msgspec.to_builtins(channel)
     return document | {"partition": channel.partition.hex(), "producer": channel.producer.hex()}
@@ -204,7 +205,7 @@ def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
     return next(state for state in _BEFORE if state in states)
 
 
-def _vertex_document(master: "JobMaster", vertex: messages.VertexMessage, now_ms: int) -> Document:
+def _vertex_document(master: "JobMaster", vertex: VertexMessage, now_ms: int) -> Document:
     executions = master.graph.executions_of(vertex.id)
     starts = [execution.start_ms for execution in executions if execution.start_ms is not None]
     ends = [execution.end_ms for execution in executions if execution.end_ms is not None]
@@ -274,7 +275,7 @@ def _vertex_metrics(metrics: Sequence[messages.TaskMetrics], *, is_over: bool) -
     }
 
 
-def _plan(job: messages.JobGraphMessage) -> Document:
+def _plan(job: JobGraphMessage) -> Document:
     return {
         "jid": job.job_id,
         "name": job.name,
@@ -283,7 +284,7 @@ def _plan(job: messages.JobGraphMessage) -> Document:
     }
 
 
-def _plan_node(job: messages.JobGraphMessage, vertex: messages.VertexMessage) -> Document:
+def _plan_node(job: JobGraphMessage, vertex: VertexMessage) -> Document:
     inputs = [edge for edge in job.edges if edge.target == vertex.id]
     return {
         "id": vertex.id,

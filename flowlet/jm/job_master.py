@@ -35,6 +35,7 @@ from flowlet.jm.source_coordinator import SourceCoordinator, WatermarkAnnouncer
 from flowlet.jm.submission import without_code
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.requests import WallClock
 from flowlet.splits.enumerators import enumerator_for
 from netstack.late import dataclass
@@ -61,7 +62,7 @@ class JobMaster:
             none of its methods may end a job before it returns.
     """
 
-    job: messages.JobGraphMessage  # its blobs are dropped once the tasks are deployed and no restart may follow
+    job: JobGraphMessage  # its blobs are dropped once the tasks are deployed and no restart may follow
     owner: "Dispatcher"
     clock: WallClock
     timers: LoopClock | None = None
@@ -418,7 +419,7 @@ class JobMaster:
             )
 
     async def wait_until_deployed(
-        self, timeout_s: float, after_attempt: int = -1, edge: messages.EdgeMessage | None = None
+        self, timeout_s: float, after_attempt: int = -1, edge: EdgeMessage | None = None
     ) -> bool:
         """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within
         ``timeout_s``.
@@ -433,7 +434,7 @@ class JobMaster:
             timeout_s,
         )
 
-    def _is_produced(self, edge: messages.EdgeMessage | None) -> bool:
+    def _is_produced(self, edge: EdgeMessage | None) -> bool:
         return edge is None or all(each.attempt in self.locations for each in self.graph.executions_of(edge.source))
 
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:

@@ -27,7 +27,8 @@ from flowlet.jm.job_document import channel_document, exceptions_document, job_d
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.messages.control_messages import CountedPartition, EdgeMessage, GateOutcome, JobGraphMessage
+from flowlet.messages.control_messages import CountedPartition, GateOutcome
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.requests import (
     Request,

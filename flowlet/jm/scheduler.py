@@ -37,11 +37,19 @@ from flowlet.graph.partitioner import consumers_of, producers_of
 from flowlet.graph.restart_backoff_strategy import RegionOrder
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import (
+    EdgeMessage,
+    InputChannelDescriptor,
+    InputGateDescriptor,
+    JobGraphMessage,
+    RestoredState,
+    ResultPartitionDescriptor,
+)
 from flowlet.messages.program_bundle import pieces_of
 from netstack.ids import execution_attempt_id, intermediate_partition_id, subtask_of
 
 
-def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
+def vertex_stages(job: JobGraphMessage) -> dict[str, int]:
     """Count by vertex id the blocking edges that lead to it, one after the other; pipelined edges join their ends."""
     stages = {vertex.id: 0 for vertex in job.vertices}
     for _ in job.vertices:  # as often, stages of earlier vertices may still rise because of later ones
@@ -58,7 +66,7 @@ def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
     return stages
 
 
-def slots_by_group(job: messages.JobGraphMessage) -> dict[tuple[int, str], int]:
+def slots_by_group(job: JobGraphMessage) -> dict[tuple[int, str], int]:
     """Count the slots that each slot sharing group needs in each stage, in the order of first appearance."""
     widths: dict[tuple[int, str], int] = {}
     stages = vertex_stages(job)
@@ -68,7 +76,7 @@ def slots_by_group(job: messages.JobGraphMessage) -> dict[tuple[int, str], int]:
     return widths
 
 
-def needed_slots(job: messages.JobGraphMessage) -> int:
+def needed_slots(job: JobGraphMessage) -> int:
     """Count the slots that the job needs: in the stage that needs most."""
     of_stage = Counter[int]()
     for (stage, _), width in slots_by_group(job).items():
@@ -76,7 +84,7 @@ def needed_slots(job: messages.JobGraphMessage) -> int:
     return max(of_stage.values())
 
 
-def new_executions(job: messages.JobGraphMessage, attempt_number: int = 0) -> list[Execution]:
+def new_executions(job: JobGraphMessage, attempt_number: int = 0) -> list[Execution]:
     """Make an execution of every subtask with the id of an attempt, in the order of the job's vertices;
     ``attempt_number``: the first of this JobManager.
     """
@@ -101,7 +109,7 @@ def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 
     return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, attempt_number)
 
 
-def assign_tasks(job: messages.JobGraphMessage, executions: Iterable[Execution]) -> dict[bytes, int]:
+def assign_tasks(job: JobGraphMessage, executions: Iterable[Execution]) -> dict[bytes, int]:
     """Choose the number of the job's slot for each attempt, which depends on the job alone."""
     stages = vertex_stages(job)
     num_tasks: dict[tuple[int, str], dict[int, int]] = {}  # by stage and group, and by slot
@@ -216,7 +224,7 @@ class SlotPool:
         assert all(num_free >= 0 for num_free in self.free_by_task_manager().values()), self._taken
 
 
-def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
+def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
     """Find the regions of a job, each with its subtasks in the order of deployment."""
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     subtasks = {key: [Subtask(key, index) for index in range(width)] for key, width in parallelisms.items()}
@@ -246,7 +254,7 @@ def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
     return list(regions.values())
 
 
-def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
+def region_order(job: JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
     """Find out for each region whose finished results it reads."""
     region_of = {subtask: number for number, region in enumerate(regions) for subtask in region}
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
@@ -259,7 +267,7 @@ def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subta
     return RegionOrder.of(producers)
 
 
-def _read_by(edge: messages.EdgeMessage, consumer: Subtask, parallelisms: Mapping[str, int]) -> range:
+def _read_by(edge: EdgeMessage, consumer: Subtask, parallelisms: Mapping[str, int]) -> range:
     """Return the producers that a consumer reads."""
     num_producers = parallelisms[edge.source]
     if not edge.is_pointwise:
@@ -267,7 +275,7 @@ def _read_by(edge: messages.EdgeMessage, consumer: Subtask, parallelisms: Mappin
     return producers_of(consumer.subtask, num_producers, parallelisms[consumer.vertex_id])
 
 
-def fails_as_one(job: messages.JobGraphMessage) -> bool:
+def fails_as_one(job: JobGraphMessage) -> bool:
     """Whether all subtasks start again after a failure of one."""
     is_read = any(edge.target is None for edge in job.edges)
     has_gate = any(vertex.remote_gate is not None for vertex in job.vertices)
@@ -291,7 +299,7 @@ class DeploymentPlan:
     Immutable.
     """
 
-    def __init__(self, job: messages.JobGraphMessage, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
+    def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         self._job = job
         self._locations = dict(locations)
         self._attempts = {subtask_of(attempt): attempt for attempt in locations}
@@ -307,7 +315,7 @@ class DeploymentPlan:
         return self._locations[attempt].tm_id, attempt
 
     def describe_task(
-        self, vertex_id: str, subtask: int, restored: messages.RestoredState | None = None
+        self, vertex_id: str, subtask: int, restored: RestoredState | None = None
     ) -> messages.TaskDeploymentDescriptor:
         """Describe everything that a TaskManager needs to run this subtask; ``restored``: the state that it begins
         with.
@@ -339,7 +347,7 @@ class DeploymentPlan:
             restored=restored,
         )
 
-    def _with_partitioners(self, restored: messages.RestoredState, parallelism: int) -> messages.RestoredState:
+    def _with_partitioners(self, restored: RestoredState, parallelism: int) -> RestoredState:
         """Return ``restored`` with the partitioners that choose the subtask of a record in flight, where that may be
         another one now.
         """
@@ -352,22 +360,22 @@ class DeploymentPlan:
         ]
         return msgspec.structs.replace(restored, edges=edges)
 
-    def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
+    def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
         """List the channels through which the client reads ``edge``: one per producer."""
         assert edge.target is None, "the client reads only edges without a target vertex"
         return [self._channel(edge, producer, 0) for producer in range(self._parallelisms[edge.source])]
 
-    def _gate(self, edge: messages.EdgeMessage, consumer: Subtask) -> messages.InputGateDescriptor:
+    def _gate(self, edge: EdgeMessage, consumer: Subtask) -> InputGateDescriptor:
         channels = [
             self._channel(edge, producer, consumer.subtask - self._read_from(edge, producer).start)
             for producer in _read_by(edge, consumer, self._parallelisms)
         ]
-        return messages.InputGateDescriptor(edge.id, channels, edge.input_id)
+        return InputGateDescriptor(edge.id, channels, edge.input_id)
 
-    def _channel(self, edge: messages.EdgeMessage, producer: int, subpartition: int) -> messages.InputChannelDescriptor:
+    def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
         attempt = self._attempts[edge.source, producer]
         location = self._locations[attempt]
-        return messages.InputChannelDescriptor(
+        return InputChannelDescriptor(
             partition=intermediate_partition_id(bytes.fromhex(edge.id), producer),
             producer=attempt,
             subpartition=subpartition,
@@ -376,8 +384,8 @@ class DeploymentPlan:
             port=location.data_port,
         )
 
-    def _partition(self, edge: messages.EdgeMessage, subtask: int) -> messages.ResultPartitionDescriptor:
-        return messages.ResultPartitionDescriptor(
+    def _partition(self, edge: EdgeMessage, subtask: int) -> ResultPartitionDescriptor:
+        return ResultPartitionDescriptor(
             edge_id=edge.id,
             partition=intermediate_partition_id(bytes.fromhex(edge.id), subtask),
             num_subpartitions=len(self._read_from(edge, subtask)),
@@ -388,7 +396,7 @@ class DeploymentPlan:
             is_blocking=edge.is_blocking,
         )
 
-    def _read_from(self, edge: messages.EdgeMessage, producer: int) -> range:
+    def _read_from(self, edge: EdgeMessage, producer: int) -> range:
         """Return the consumers that read from a producer, each a subpartition; the client is one."""
         num_consumers = 1 if edge.target is None else self._parallelisms[edge.target]
         if edge.target is None or not edge.is_pointwise:

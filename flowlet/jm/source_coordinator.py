@@ -29,6 +29,7 @@ import msgspec
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.records import MAX_TIMESTAMP
 from flowlet.splits.enumerator import SplitEnumerator
 from netstack.late import dataclass
@@ -213,14 +214,14 @@ class WatermarkAnnouncer:
         again.
     """
 
-    job: InitVar[messages.JobGraphMessage]
+    job: InitVar[JobGraphMessage]
     send: Callable[[Subtask, Callable[[bytes], messages.AllowSourceWatermark]], None]
     call_later: ScheduleTimer | None = None
     _groups: dict[str, _Group] = field(init=False, default_factory=dict)
     _group_of: dict[str, _Group] = field(init=False, default_factory=dict)  # by source
     _timers: dict[str, Cancellable] = field(init=False, default_factory=dict)
 
-    def __post_init__(self, job: messages.JobGraphMessage) -> None:
+    def __post_init__(self, job: JobGraphMessage) -> None:
         for vertex in job.vertices:
             if (found := vertex.watermark_alignment) is not None:
                 group = self._groups.setdefault(found.group, _Group(found.update_interval_ms))

@@ -17,7 +17,7 @@ from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.messages import control_messages as messages
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage
 from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of
 from flowlet.splits.split_kinds import FileSet, HybridSplits, SplitSet
 from netstack.wire.offer_messages import FINGERPRINT_BYTES, MAX_GATE_NAME_BYTES
@@ -36,7 +36,7 @@ MAX_GATE_CODE_BYTES = 1024 * 1024  # unlike other code it is kept as long as the
 MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
 
-def check_job_graph(job: messages.JobGraphMessage, max_tasks: int) -> None:
+def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
     """Check that the job can be run.  Raises JobGraphError: it cannot; the message names the vertex or edge."""
     _require(is_id(job.job_id), f"a job id has 32 lower-case hex digits, got {job.job_id[:64]!r}")
     _check_name("the job's name", job.name)
@@ -67,7 +67,7 @@ def _require(is_right: object, problem: str) -> None:
         raise JobGraphError(problem)
 
 
-def _check_restarts(job: messages.JobGraphMessage) -> None:
+def _check_restarts(job: JobGraphMessage) -> None:
     """Refuse a job with remote gates that restarts without checkpoints.
 
     Data that producers pushed into a gate is gone after a failure, unless a checkpoint holds it: a second run would not
@@ -82,7 +82,7 @@ def _check_restarts(job: messages.JobGraphMessage) -> None:
     )
 
 
-def without_code(job: messages.JobGraphMessage) -> messages.JobGraphMessage:
+def without_code(job: JobGraphMessage) -> JobGraphMessage:
     """Return the graph with empty blobs: the JobManager keeps this one once the tasks are deployed for
     the last time.
     """
@@ -103,7 +103,7 @@ def _pieces_of(blobs: list[bytes], pieces: dict[bytes, bytes]) -> dict[bytes, by
         ) from error
 
 
-def _check_vertices(job: messages.JobGraphMessage) -> dict[str, int]:
+def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     positions: dict[str, int] = {}
     blobs = {vertex.id: [vertex.chain] for vertex in job.vertices}
     for edge in job.edges:
@@ -128,7 +128,7 @@ def _check_vertices(job: messages.JobGraphMessage) -> dict[str, int]:
     return positions
 
 
-def _check_vertex(vertex: messages.VertexMessage) -> None:
+def _check_vertex(vertex: VertexMessage) -> None:
     _require(is_id(vertex.id), f"a vertex id has 32 lower-case hex digits, got {vertex.id[:64]!r}")
     _check_name(f"vertex {vertex.id}: its name", vertex.name)
     name = f"vertex {vertex.name!r}"
@@ -176,7 +176,7 @@ def _check_splits(vertex: str, split_set: SplitSet) -> None:
         )
 
 
-def _check_gate(vertex: str, gate: messages.RemoteGateMessage) -> None:
+def _check_gate(vertex: str, gate: RemoteGateMessage) -> None:
     _require(
         1 <= len(gate.name.encode()) <= MAX_GATE_NAME_BYTES and gate.name.isprintable(),
         f"{vertex}: the name of its remote gate must have 1 to {MAX_GATE_NAME_BYTES} printable bytes",
@@ -207,7 +207,7 @@ def _check_alignment(vertex: str, alignment: WatermarkAlignment) -> None:
     )
 
 
-def _check_edges(job: messages.JobGraphMessage, positions: dict[str, int]) -> None:
+def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
     seen: set[str] = set()
     for edge in job.edges:
         _require(is_id(edge.id), f"an edge id has 32 lower-case hex digits, got {edge.id[:64]!r}")
@@ -228,7 +228,7 @@ def _check_edges(job: messages.JobGraphMessage, positions: dict[str, int]) -> No
         _check_ends(edge, job.vertices, positions)
 
 
-def _check_ends(edge: messages.EdgeMessage, vertices: list[messages.VertexMessage], positions: dict[str, int]) -> None:
+def _check_ends(edge: EdgeMessage, vertices: list[VertexMessage], positions: dict[str, int]) -> None:
     name = f"edge {edge.id}"
     _require(edge.source in positions, f"{name}: its source {edge.source[:64]!r} is no vertex")
     source = vertices[positions[edge.source]]

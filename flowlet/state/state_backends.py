@@ -37,7 +37,7 @@ from flowlet.datastream.state import (
 )
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
-from flowlet.messages.control_messages import StateHandle
+from flowlet.messages.job_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.declared_values import DeclaredValues, MapEntry, dumped_rows, map_pairs, stored_pair

@@ -22,7 +22,7 @@ from typing import Final
 
 from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import CheckpointPlace, StateHandle
+from flowlet.messages.job_messages import CheckpointPlace, StateHandle
 from flowlet.storage.manifest import CheckpointManifest
 from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles
 from flowlet.storage.storage_files import Folder

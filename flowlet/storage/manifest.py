@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle, SubtaskEntry
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from netstack.late import dataclass
 
 

@@ -33,7 +33,7 @@ import msgspec
 
 from flowlet.common.paths import check_checkpoint_url, directory_of, is_directory
 from flowlet.errors import FlowletError, StorageError
-from flowlet.messages.control_messages import StateHandle
+from flowlet.messages.job_messages import StateHandle
 from flowlet.storage.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,

@@ -41,6 +41,7 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.logs import bind_task
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import RestoredState, StateHandle, SubtaskEntry
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.state_backends import SharedFiles, handle_of
@@ -239,7 +240,7 @@ class TaskCheckpointing:
             report_end=partial(self.send, messages.FinalCheckpointAwaited(descriptor.attempt)),
         )
 
-    def _storage_of(self, restored: messages.RestoredState | None) -> StateFiles | None:
+    def _storage_of(self, restored: RestoredState | None) -> StateFiles | None:
         """Open the files of the state that the task begins with; None: it begins without, and takes no checkpoints."""
         former = None if restored is None else restored.former
         if former is None:
@@ -249,7 +250,7 @@ class TaskCheckpointing:
         return self.services.open_storage(former.directory, former.job_id)
 
     def _read(
-        self, storage: StateFiles, restored: messages.RestoredState, operators: Mapping[str, StreamOperator]
+        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, StreamOperator]
     ) -> Mapping[str, OperatorState]:
         # Operators that had finished are not run again, so nobody needs their state; sinks still commit.
         if restored.is_finished:
@@ -275,7 +276,7 @@ class TaskCheckpointing:
         return found
 
     def _read_part(
-        self, storage: StateFiles, restored: messages.RestoredState, handle: messages.StateHandle
+        self, storage: StateFiles, restored: RestoredState, handle: StateHandle
     ) -> Mapping[str, OperatorState]:
         from flowlet.checkpoint.task.state_codec import (
             decode_state,  # here and below, as most tasks begin without a state
@@ -307,7 +308,7 @@ class TaskCheckpointing:
         return streams
 
     @contextmanager
-    def _restoring(self, restored: messages.RestoredState, what: str, size: str = "") -> Iterator[None]:
+    def _restoring(self, restored: RestoredState, what: str, size: str = "") -> Iterator[None]:
         """Name the task and the checkpoint in the error of the block, if it fails."""
         try:
             yield
@@ -445,7 +446,7 @@ class TaskCheckpointing:
         async_ms = durations.async_ms + (self.services.clock_ns() - begun_ns) // _NS_PER_MS
         self._acknowledge(checkpoint_id, msgspec.structs.replace(durations, async_ms=async_ms), part)
 
-    def _keep(self, checkpoint_id: int, state: SubtaskState) -> messages.SubtaskEntry:
+    def _keep(self, checkpoint_id: int, state: SubtaskState) -> SubtaskEntry:
         storage = self.services.open_savepoint(state.location) if state.location else self._storage
         descriptor = self.descriptor
         assert storage is not None, "opened before the first checkpoint"
@@ -463,13 +464,13 @@ class TaskCheckpointing:
     def _part(
         self,
         state: SubtaskState,
-        operators: messages.StateHandle | None = None,
-        channels: messages.StateHandle | None = None,
-    ) -> messages.SubtaskEntry:
+        operators: StateHandle | None = None,
+        channels: StateHandle | None = None,
+    ) -> SubtaskEntry:
         keyed = [each.keyed for each in state.operators.values()]
         # The files that the state names and that other checkpoints use, too.
         shared = [file for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
-        return messages.SubtaskEntry(
+        return SubtaskEntry(
             self.descriptor.vertex_id,
             self.descriptor.subtask,
             operators,
@@ -486,9 +487,7 @@ class TaskCheckpointing:
         error.__cause__ = cause
         return error
 
-    def _acknowledge(
-        self, checkpoint_id: int, durations: messages.CheckpointDurations, part: messages.SubtaskEntry
-    ) -> None:
+    def _acknowledge(self, checkpoint_id: int, durations: messages.CheckpointDurations, part: SubtaskEntry) -> None:
         with self._lock:
             if checkpoint_id not in self._unsent:
                 return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
@@ -500,7 +499,7 @@ class TaskCheckpointing:
         self.send(messages.CheckpointAcknowledged(self.descriptor.attempt, checkpoint_id, part, durations))
 
 
-def _former_classes(restored: messages.RestoredState) -> RunningClasses | None:
+def _former_classes(restored: RestoredState) -> RunningClasses | None:
     """Return the way to find the classes of another program by name; None for a job that goes on after a failure, which
     has the very classes of its state.
     """

@@ -21,6 +21,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
+from flowlet.messages.job_messages import InputChannelDescriptor, ResultPartitionDescriptor
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
@@ -184,7 +185,7 @@ def create_task_from_descriptor(
 
 def _create_output(
     descriptor: messages.TaskDeploymentDescriptor,
-    output: messages.ResultPartitionDescriptor,
+    output: ResultPartitionDescriptor,
     network: NetworkEnvironment,
 ) -> OutputEdge:
     partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code)
@@ -205,9 +206,7 @@ def blocking_results(descriptor: messages.TaskDeploymentDescriptor) -> list[Resu
     return [_id_of(descriptor, each) for each in descriptor.partitions if each.is_blocking]
 
 
-def _id_of(
-    descriptor: messages.TaskDeploymentDescriptor, output: messages.ResultPartitionDescriptor
-) -> ResultPartitionID:
+def _id_of(descriptor: messages.TaskDeploymentDescriptor, output: ResultPartitionDescriptor) -> ResultPartitionID:
     return ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
 
 
@@ -240,7 +239,7 @@ def _create_offered_gate(
     return gate
 
 
-def channel_spec(channel: messages.InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
+def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
     """Translate a channel's descriptor for TaskManager ``tm_id``, whose own partitions need no connection; None: for a
     client, which has no partitions.
     """

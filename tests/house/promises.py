@@ -77,7 +77,12 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.gate.gate_channels",
         "netstack.gate.single_input_gate",
     ),
-    "messages": ("flowlet.messages.control_messages", "flowlet.messages.execution_state", "flowlet.graph.partitioner"),
+    "messages": (
+        "flowlet.messages.control_messages",
+        "flowlet.messages.job_messages",
+        "flowlet.messages.execution_state",
+        "flowlet.graph.partitioner",
+    ),
     "options": ("flowlet.common.job_settings",),
     "state": (
         "flowlet.state.heap_keyed_state_backend",

@@ -31,8 +31,9 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
 )
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.paths import root_of
-from flowlet.messages.control_messages import CheckpointDurations, StateHandle
+from flowlet.messages.control_messages import CheckpointDurations
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import StateHandle
 from flowlet.storage.manifest import CheckpointManifest
 
 

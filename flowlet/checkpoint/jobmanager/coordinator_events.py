@@ -24,6 +24,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointFailure, 
 from flowlet.graph.execution_graph import Execution
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.storage.manifest import CheckpointManifest
 
 ReaderLag = tuple[frozenset[tuple[int, bytes]], frozenset[bytes]]
@@ -159,9 +160,7 @@ class ReaderAcknowledgements:
         return all(newest >= checkpoint_id for newest in self._read.get(attempt, {}).values())
 
 
-def reader_acknowledgements(
-    job: messages.JobGraphMessage, executions: Mapping[bytes, Execution]
-) -> ReaderAcknowledgements:
+def reader_acknowledgements(job: JobGraphMessage, executions: Mapping[bytes, Execution]) -> ReaderAcknowledgements:
     """Make the acknowledgements of the run that has these attempts."""
     external = [edge for edge in job.edges if edge.target is None]
     only_external = {edge.source for edge in external} - {edge.source for edge in job.edges if edge.target is not None}

@@ -23,7 +23,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.messages.control_messages import CheckpointPlace, RestoredEdge, RestoredState, RestoredVertex, SubtaskEntry
+from flowlet.messages.job_messages import CheckpointPlace, RestoredEdge, RestoredState, RestoredVertex, SubtaskEntry
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, VertexEntry
 from netstack.late import dataclass
 

@@ -25,6 +25,7 @@ from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.job_messages import RestoredState
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
@@ -255,7 +256,7 @@ class JobCheckpoints:
                 is_retained = False
         return self._completed.path_of(newest.checkpoint_id) if is_retained else None
 
-    def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
+    def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
         """Return the state that a subtask of the next run begins with: its part of the newest complete checkpoint;
         None: there is none.
         """

@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
 from flowlet.storage.storage_files import FileWords, LocalFiles

@@ -29,8 +29,9 @@ import msgspec
 
 from flowlet.checkpoint.task.barrier_orders import CheckpointFailureReason
 from flowlet.graph.partitioner import KeyGroups, producers_of
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage, SubtaskEntry
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import JobGraphMessage, SubtaskEntry
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SourceEntry, VertexEntry
 from netstack.late import dataclass
 from netstack.wire.events import SnapshotType

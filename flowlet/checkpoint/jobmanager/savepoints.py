@@ -30,7 +30,7 @@ from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobGraphError
-from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.requests import Request, Response, Route, decoded, error_response, json_response
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root
 from netstack.late import dataclass

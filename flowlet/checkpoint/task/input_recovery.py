@@ -39,7 +39,8 @@ from flowlet.graph.partitioner import Broadcast, KeyGroups, Partitioner
 from flowlet.io.input_processor import InputProcessor
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.keys.key_columns import column_key_groups
-from flowlet.messages.control_messages import RestoredEdge, StateHandle, SubtaskEntry, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import TaskDeploymentDescriptor
+from flowlet.messages.job_messages import RestoredEdge, StateHandle, SubtaskEntry
 from flowlet.records import Chunk, StreamElement
 from flowlet.serde.deploy_blobs import load_partitioner
 from flowlet.serde.element_limits import ElementLimits

@@ -16,7 +16,7 @@ from flowlet.client.remote import (
 from flowlet.client.result_buffer import Guarantee
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
-from flowlet.messages.control_messages import InputChannelDescriptor
+from flowlet.messages.job_messages import InputChannelDescriptor
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.config import NetstackConfig, SecurityConfig

@@ -20,7 +20,7 @@ from flowlet.connectors.split_reader import AssignedSource
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
-from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.requests import RpcConnectError, RpcStatusError

@@ -18,7 +18,7 @@ from flowlet.common import Configuration
 from flowlet.common.option import settings_of
 from flowlet.common.options.client_options import ClientRetry
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
-from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError

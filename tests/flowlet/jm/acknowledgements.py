@@ -5,7 +5,8 @@ Side:   any.
 
 from typing import Any
 
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, StateHandle, SubtaskEntry
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from netstack.ids import subtask_of
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage, VertexMessage
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
@@ -23,20 +24,20 @@ _decoder: "msgspec.msgpack.Decoder[messages.ToTaskManager]" = msgspec.msgpack.De
 )
 
 
-def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> messages.VertexMessage:
-    return messages.VertexMessage(vertex_id, name, parallelism, 128, group, [name], f"chain of {name}".encode())
+def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> VertexMessage:
+    return VertexMessage(vertex_id, name, parallelism, 128, group, [name], f"chain of {name}".encode())
 
 
-def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = False) -> messages.EdgeMessage:
-    return messages.EdgeMessage(
+def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = False) -> EdgeMessage:
+    return EdgeMessage(
         edge_id, source, 0, target, is_pointwise, "FORWARD" if is_pointwise else "HASH", b"partitioner", 100
     )
 
 
-def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> messages.JobGraphMessage:
+def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> JobGraphMessage:
     """Return a job with a source, a keyed sink, and an edge that the client reads."""
     vertices = [vertex(SOURCE_ID, "source", sources), vertex(SINK_ID, "sink", sinks)]
-    return messages.JobGraphMessage(
+    return JobGraphMessage(
         job_id, "word count", vertices, [edge(EDGE_ID, SOURCE_ID, SINK_ID), edge(COLLECT_ID, SINK_ID, None)]
     )
 

@@ -10,6 +10,7 @@ from flowlet.common.job_settings import CheckpointSettings, JobSettings, Restart
 from flowlet.errors import JobGraphError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.requests import RequestError
 from tests.flowlet.jm.conftest import Cluster
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, registration, user_failure, word_count
@@ -105,7 +106,7 @@ async def test_ended_jobs_do_not_count_as_active(unstarted: Cluster) -> None:
     assert unstarted.dispatcher.overview()["jobs-cancelled"] == 3
 
 
-def restartable(job_id: str = JOB_ID) -> messages.JobGraphMessage:
+def restartable(job_id: str = JOB_ID) -> JobGraphMessage:
     settings = JobSettings(restart=RestartSettings(RestartKind.FIXED_DELAY, delay_ms=0))
     return msgspec.structs.replace(word_count(job_id), settings=settings)
 

@@ -14,15 +14,9 @@ from flowlet.jm.gate_supervisor import GateSupervisor, MarkCoordinator
 from flowlet.jm.gates import JobGate
 from flowlet.jm.scheduler import attempt_id, new_executions
 from flowlet.messages import control_messages as messages
-from flowlet.messages.control_messages import (
-    EdgeMessage,
-    EmitMark,
-    JobGraphMessage,
-    MarkCompleted,
-    RemoteGateMessage,
-    VertexMessage,
-)
+from flowlet.messages.control_messages import EmitMark, MarkCompleted
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage
 
 VERTEX = f"{1:032x}"
 TASK = Subtask(VERTEX, 0)
@@ -42,11 +36,11 @@ class Rig:
     snapshots: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        gate = messages.RemoteGateMessage("clicks", "Long", b"F" * 16, b"", producers=1)
-        self.job = messages.JobGraphMessage(
+        gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"", producers=1)
+        self.job = JobGraphMessage(
             "ab" * 16,
             "job",
-            [messages.VertexMessage(VERTEX, "gate", 2, 128, "default", ["gate"], b"", remote_gate=gate)],
+            [VertexMessage(VERTEX, "gate", 2, 128, "default", ["gate"], b"", remote_gate=gate)],
             [],
         )
         self.job = msgspec.structs.replace(self.job, settings=self.settings)

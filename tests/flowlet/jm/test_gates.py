@@ -20,13 +20,8 @@ from flowlet.jm.gates import (
     gate_names,
 )
 from flowlet.jm.job_document import Document
-from flowlet.messages.control_messages import (
-    CountedPartition,
-    GateCounts,
-    JobGraphMessage,
-    RemoteGateMessage,
-    VertexMessage,
-)
+from flowlet.messages.control_messages import CountedPartition, GateCounts
+from flowlet.messages.job_messages import JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.offer_messages import GateIdentity, gate_token
 
 SECRET = b"s" * 32

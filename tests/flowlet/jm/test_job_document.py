@@ -17,14 +17,9 @@ from flowlet.jm.job_document import (
 )
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id, new_executions, next_attempt
-from flowlet.messages.control_messages import (
-    JobGraphMessage,
-    OperatorMetrics,
-    RegisterTaskManager,
-    TaskMetrics,
-    UserMetric,
-)
+from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage
 from tests.flowlet.graph.events import (
     CancelRequested,
     ExecutionReported,

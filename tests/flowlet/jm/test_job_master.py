@@ -11,6 +11,7 @@ from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import RemoteGateMessage
 from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
@@ -288,7 +289,7 @@ async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(
     recorder: Recorder, *, is_cancelled: bool
 ) -> None:
     """A task that has failed has not passed the mark; in a job that was cancelled none has."""
-    master = deployed(recorder, remote_gate=messages.RemoteGateMessage("clicks", "Long", b"F" * 16, b""))
+    master = deployed(recorder, remote_gate=RemoteGateMessage("clicks", "Long", b"F" * 16, b""))
     source, sink = master.graph.executions
 
     assert master.handle("tm-1", messages.MarkRequested(source, 0))

@@ -16,8 +16,8 @@ from flowlet.common.job_settings import JobSettings, RestartKind, RestartSetting
 from flowlet.errors import ConfigError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm.conftest import Cluster

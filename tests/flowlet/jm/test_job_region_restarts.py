@@ -15,6 +15,7 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage, StateHandle, SubtaskEntry
 from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest
@@ -32,7 +33,7 @@ LEFT, LEFT_SINK, RIGHT, RIGHT_SINK = (f"{number:032x}" for number in range(21, 2
 ALIGNED = WatermarkAlignment("group", 100, 10)
 
 
-def two_pipelines(folder: Path, *, checkpoints: bool = False) -> messages.JobGraphMessage:
+def two_pipelines(folder: Path, *, checkpoints: bool = False) -> JobGraphMessage:
     """Each has a source of two files and a sink."""
     vertices = []
     for source, sink, name in ((LEFT, LEFT_SINK, "left"), (RIGHT, RIGHT_SINK, "right")):
@@ -46,7 +47,7 @@ def two_pipelines(folder: Path, *, checkpoints: bool = False) -> messages.JobGra
     if checkpoints:
         found = CheckpointSettings(round(INTERVAL_S * 1000), str(folder / "checkpoints"))
         settings = dataclasses.replace(settings, checkpoints=found)
-    return messages.JobGraphMessage(JOB_ID, "two pipelines", vertices, edges, settings=settings)
+    return JobGraphMessage(JOB_ID, "two pipelines", vertices, edges, settings=settings)
 
 
 def attempt(vertex_id: str, number: int = 0) -> bytes:
@@ -56,7 +57,7 @@ def attempt(vertex_id: str, number: int = 0) -> bytes:
 class Job:
     """A deployed job, with a time that the test moves."""
 
-    def __init__(self, job: messages.JobGraphMessage) -> None:
+    def __init__(self, job: JobGraphMessage) -> None:
         self.recorder = Recorder()
         self.timers = ManualTimers()
         self.master = JobMaster(job, self.recorder, lambda: round(self.timers.now_s * 1000), self.timers)
@@ -100,7 +101,7 @@ class Job:
 
     def acknowledge(self, checkpoint_id: int, *attempts: bytes) -> None:
         for each in attempts:
-            state = messages.StateHandle(3, b"", inline=each[-8:])
+            state = StateHandle(3, b"", inline=each[-8:])
             assert self.master.handle("tm-1", acknowledged(each, checkpoint_id, state))
 
 
@@ -317,9 +318,9 @@ async def test_people_see_the_attempt_of_each_subtask_and_each_failure(job: Job)
     assert [entry["taskName"] for entry in history["exceptionHistory"]["entries"]] == ["source (1/0)"] * 2
 
 
-def independent_subtasks() -> messages.JobGraphMessage:
+def independent_subtasks() -> JobGraphMessage:
     settings = JobSettings(restart=RestartSettings(RestartKind.FIXED_DELAY, attempts=2, delay_ms=0))
-    return messages.JobGraphMessage(JOB_ID, "subtasks", [vertex(LEFT, "left", 2)], [], settings=settings)
+    return JobGraphMessage(JOB_ID, "subtasks", [vertex(LEFT, "left", 2)], [], settings=settings)
 
 
 async def test_a_lost_slot_is_replaced_and_the_other_one_kept(cluster: Cluster) -> None:
@@ -370,7 +371,7 @@ async def test_a_region_falls_back_from_the_checkpoint_that_it_began_with_itself
             number,
             0,
             {each.id: 1 for each in graph.vertices},
-            [messages.SubtaskEntry(each.id, 0) for each in graph.vertices],
+            [SubtaskEntry(each.id, 0) for each in graph.vertices],
         )
         for number in range(8 - num_retained, 8)
     ]

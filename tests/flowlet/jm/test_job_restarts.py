@@ -16,6 +16,7 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage, StateHandle
 from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from tests.flowlet.jm.acknowledgements import acknowledged
@@ -28,7 +29,7 @@ S = ExecutionState
 DELAY_S = 5.0
 
 
-def restartable(job: messages.JobGraphMessage | None = None, attempts: int = 1) -> messages.JobGraphMessage:
+def restartable(job: JobGraphMessage | None = None, attempts: int = 1) -> JobGraphMessage:
     restart = RestartSettings(RestartKind.FIXED_DELAY, attempts=attempts, delay_ms=round(DELAY_S * 1000))
     return msgspec.structs.replace(job or word_count(), settings=JobSettings(restart=restart))
 
@@ -48,7 +49,7 @@ def report(
 class Job:
     """A job that may restart, deployed, with a time that the test moves."""
 
-    def __init__(self, job: messages.JobGraphMessage | None = None) -> None:
+    def __init__(self, job: JobGraphMessage | None = None) -> None:
         self.recorder = Recorder()
         self.timers = ManualTimers()
         self.master = JobMaster(
@@ -265,7 +266,7 @@ def trigger(job: Job, run: int, checkpoint_id: int) -> None:
 
 def acknowledge(job: Job, *attempts: bytes) -> list[bool]:
     """Each with a state of its own."""
-    states = [messages.StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in attempts]
+    states = [StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in attempts]
     return [
         job.master.handle("tm-1", acknowledged(attempt, 1, state))
         for attempt, state in zip(attempts, states, strict=True)
@@ -286,7 +287,7 @@ async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_wer
     restored = [task.restored for task in saved_job.recorder.deployed]
     assert restored[:2] == [None, None]
     assert [part.state for each in restored[2:] if each is not None for part in each.vertices[0].parts] == [
-        messages.StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in source_and_sink(0)
+        StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in source_and_sink(0)
     ]
     assert master.restored_checkpoint_id == 1
     assert (after, await next_splits(saved_job, run=1), await next_splits(saved_job, run=1)) == (["b:0"], ["b:0"], [])

@@ -9,14 +9,9 @@ import pytest
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.jm.client_lease import ClientLease
-from flowlet.messages.control_messages import (
-    JobGraphMessage,
-    TaskDeploymentDescriptor,
-    TaskManagerEnding,
-    TaskMetrics,
-    TaskStuck,
-)
+from flowlet.messages.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm import scripted_task_manager as scripted
 from tests.flowlet.jm.conftest import Cluster

@@ -26,14 +26,9 @@ from flowlet.jm.scheduler import (
     slots_by_group,
     vertex_stages,
 )
-from flowlet.messages.control_messages import (
-    EdgeMessage,
-    JobGraphMessage,
-    RegisterTaskManager,
-    RemoteGateMessage,
-    VertexMessage,
-)
+from flowlet.messages.control_messages import RegisterTaskManager
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage
 from flowlet.splits.split_kinds import FileSet
 from netstack.ids import intermediate_partition_id
 from tests.flowlet.jm.scripted_task_manager import (

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator, WatermarkAnnouncer
-from flowlet.messages.control_messages import AllowSourceWatermark, JobGraphMessage, NoMoreSplits
+from flowlet.messages.control_messages import AllowSourceWatermark, NoMoreSplits
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.operators.event_time_stream import WatermarkEmitter
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP

@@ -10,7 +10,7 @@ from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
-from flowlet.messages.control_messages import JobGraphMessage, RemoteGateMessage
+from flowlet.messages.job_messages import JobGraphMessage, RemoteGateMessage
 from flowlet.splits.split_kinds import FileSet, HybridSplits
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 

@@ -13,7 +13,7 @@ from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
 from flowlet.checkpoint.task.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
-from flowlet.messages.control_messages import SubtaskEntry
+from flowlet.messages.job_messages import SubtaskEntry
 from flowlet.state.state_snapshots import (
     KeyedStateSnapshot,
     OperatorStateRows,

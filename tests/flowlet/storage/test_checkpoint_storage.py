@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle, SubtaskEntry
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 

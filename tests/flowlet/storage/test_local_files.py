@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle, SubtaskEntry
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest
 

@@ -13,7 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from flowlet.common.paths import check_checkpoint_url
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle, SubtaskEntry
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, manifest_key
 

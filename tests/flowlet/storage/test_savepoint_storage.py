@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle, SubtaskEntry
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, manifest_key
 from flowlet.storage.state_files import INLINE_BYTES

@@ -9,6 +9,7 @@ from typing import Any
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import StateHandle
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.tm.task import Task
 from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
@@ -37,7 +38,7 @@ class MemoryStorage(CheckpointStorage):
         self.opened_with.append((url, job_id))
         return self
 
-    def write_state(self, checkpoint_id: int, name: str, content: bytes) -> messages.StateHandle:
+    def write_state(self, checkpoint_id: int, name: str, content: bytes) -> StateHandle:
         self.is_writing.set()
         assert self.release.wait(PATIENCE_S)
         if self.error is not None:
@@ -45,9 +46,9 @@ class MemoryStorage(CheckpointStorage):
         path = f"chk-{checkpoint_id}/{name}"
         assert path not in self.states, f"{path} was written before"
         self.states[path] = content
-        return messages.StateHandle(len(content), b"", path)
+        return StateHandle(len(content), b"", path)
 
-    def read_state(self, handle: messages.StateHandle) -> bytes:
+    def read_state(self, handle: StateHandle) -> bytes:
         self.reading.append(threading.current_thread().name)
         if self.error is not None:
             raise self.error

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import SubtaskEntry
 from flowlet.rpc.auth import AcceptedRequest, AuthenticationError
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
@@ -269,7 +270,7 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
     "last",
     [
         messages.TaskStateChanged(bytes(40), ExecutionState.FINISHED),
-        messages.CheckpointAcknowledged(bytes(40), 7, messages.SubtaskEntry("v", 0)),
+        messages.CheckpointAcknowledged(bytes(40), 7, SubtaskEntry("v", 0)),
         messages.TaskManagerHeartbeat("tm-1", {}),
     ],
     ids=lambda message: type(message).__name__,

@@ -10,14 +10,8 @@ from flowlet.checkpoint.task.input_recovery import restored_streams
 from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, RecoveredStream
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
 from flowlet.keys.exact_keys import key_group, operator_index
-from flowlet.messages.control_messages import (
-    RestoredEdge,
-    RestoredState,
-    RestoredVertex,
-    StateHandle,
-    SubtaskEntry,
-    TaskDeploymentDescriptor,
-)
+from flowlet.messages.control_messages import TaskDeploymentDescriptor
+from flowlet.messages.job_messages import RestoredEdge, RestoredState, RestoredVertex, StateHandle, SubtaskEntry
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.serde.element_serializer import ElementDeserializer

@@ -16,6 +16,7 @@ from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import Rebalance
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.serde.deploy_blobs import dump_partitioner
@@ -156,7 +157,7 @@ async def test_partitions_are_announced_while_what_a_task_needs_is_fetched_and_l
 
     operator = source(range(3))
     operator.held = Slow()  # type: ignore[attr-defined]  # travels with the operator
-    output = messages.ResultPartitionDescriptor("ef" * 16, bytes(20), 1, 0, dump_partitioner(Rebalance(), "e"), 100)
+    output = ResultPartitionDescriptor("ef" * 16, bytes(20), 1, 0, dump_partitioner(Rebalance(), "e"), 100)
     task = tasks.task(operator, partitions=[output])
     manager = tasks.network.partition_manager
     partition_id = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(ATTEMPT))
@@ -217,9 +218,9 @@ async def fail_the_producer_of(tasks: RecordingExecutor, cancellation: Cancellat
     partition = tasks.network.create_result_partition(
         "producer", ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(PRODUCER)), 1
     )
-    channel = messages.InputChannelDescriptor(bytes(20), PRODUCER, 0, "tm-1", "127.0.0.1", 1)
+    channel = InputChannelDescriptor(bytes(20), PRODUCER, 0, "tm-1", "127.0.0.1", 1)
     tasks.config = TaskExecutorConfig(cancellation=cancellation)
-    task = await tasks.running(DiscardSink(), gates=[messages.InputGateDescriptor("ef" * 16, [channel])])
+    task = await tasks.running(DiscardSink(), gates=[InputGateDescriptor("ef" * 16, [channel])])
     partition.fail(ProducerFailedError("the producer failed"))
     partition.close()
     return task

@@ -24,14 +24,10 @@ from flowlet.messages.control_messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointDurations,
-    RestoredEdge,
-    RestoredState,
-    RestoredVertex,
-    StateHandle,
-    SubtaskEntry,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import RestoredEdge, RestoredState, RestoredVertex, StateHandle, SubtaskEntry
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk

@@ -16,12 +16,8 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
-from flowlet.messages.control_messages import (
-    InputChannelDescriptor,
-    InputGateDescriptor,
-    ResultPartitionDescriptor,
-    TaskDeploymentDescriptor,
-)
+from flowlet.messages.control_messages import TaskDeploymentDescriptor
+from flowlet.messages.job_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.task.stream_task import StreamTask

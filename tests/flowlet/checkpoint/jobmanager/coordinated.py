@@ -24,14 +24,11 @@ from flowlet.messages.control_messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointReport,
-    EdgeMessage,
     FinalCheckpointAwaited,
-    JobGraphMessage,
-    StateHandle,
     TriggerCheckpoint,
-    VertexMessage,
 )
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.job_messages import EdgeMessage, JobGraphMessage, StateHandle, VertexMessage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import execution_attempt_id, subtask_of
 from netstack.wire.events import SnapshotType

@@ -9,14 +9,9 @@ import pytest
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.coordinator_events import CheckpointFailed, DiscardCheckpoint, FailJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SYMPTOM
-from flowlet.messages.control_messages import (
-    CheckpointAcknowledged,
-    CheckpointDeclined,
-    StateHandle,
-    SubtaskEntry,
-    TriggerCheckpoint,
-)
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, TriggerCheckpoint
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.job_messages import StateHandle, SubtaskEntry
 from flowlet.storage.manifest import SourceEntry
 from tests.flowlet.checkpoint.jobmanager.coordinated import (
     JOB_ID,

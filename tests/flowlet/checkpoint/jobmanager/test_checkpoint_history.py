@@ -10,8 +10,9 @@ from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, 
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.messages.control_messages import (
-    CheckpointDurations,
+from flowlet.messages.control_messages import CheckpointDurations
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import (
     EdgeMessage,
     JobGraphMessage,
     RestoredEdge,
@@ -21,7 +22,6 @@ from flowlet.messages.control_messages import (
     SubtaskEntry,
     VertexMessage,
 )
-from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from tests.flowlet.checkpoint.jobmanager.coordinated import Coordinated, attempt, job_of, started, vertex_id
 from tests.flowlet.jm.acknowledgements import acknowledged

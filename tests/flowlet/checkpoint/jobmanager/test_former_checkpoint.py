@@ -12,7 +12,7 @@ from flowlet.checkpoint.jobmanager.job_checkpoints import read_former_checkpoint
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.messages.control_messages import (
+from flowlet.messages.job_messages import (
     CheckpointPlace,
     EdgeMessage,
     JobGraphMessage,

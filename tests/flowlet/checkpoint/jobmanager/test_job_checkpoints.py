@@ -20,12 +20,10 @@ from flowlet.messages.control_messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointOrder,
-    CheckpointPlace,
-    StateHandle,
-    SubtaskEntry,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import CheckpointPlace, StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, VertexEntry
 from tests.flowlet.checkpoint.jobmanager.background import Background

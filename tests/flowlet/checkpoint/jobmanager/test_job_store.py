@@ -22,7 +22,7 @@ from flowlet.checkpoint.jobmanager.job_store import (
 )
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import ConfigError, StorageError
-from flowlet.messages.control_messages import JobGraphMessage, SubtaskEntry
+from flowlet.messages.job_messages import JobGraphMessage, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, manifest_key
 from tests.flowlet.checkpoint.jobmanager.background import Background

@@ -4,8 +4,8 @@ import pytest
 
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, CoordinatorFailureReason, is_counted
 from flowlet.checkpoint.task.barrier_orders import CheckpointFailureReason
-from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.messages.execution_state import Subtask
+from flowlet.messages.job_messages import JobGraphMessage
 from tests.flowlet.checkpoint.jobmanager.coordinated import attempts_of, job_of, vertex_id
 
 

@@ -1,7 +1,8 @@
 """A task's part of a checkpoint counts once the client has read the records that the task sent before the barrier."""
 
 from flowlet.checkpoint.jobmanager.coordinator_events import MAX_HELD, ReaderAcknowledgements
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, SubtaskEntry, TaskMetrics
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, TaskMetrics
+from flowlet.messages.job_messages import SubtaskEntry
 
 A, B = b"a" * 16, b"b" * 16
 

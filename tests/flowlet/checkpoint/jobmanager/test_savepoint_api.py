@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.messages.control_messages import CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
+from flowlet.messages.control_messages import CheckpointCompleted, TriggerCheckpoint
 from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.job_messages import JobGraphMessage
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
 from flowlet.storage.checkpoint_storage import SavepointStorage

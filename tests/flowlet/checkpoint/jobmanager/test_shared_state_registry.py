@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.messages.control_messages import JobGraphMessage, StateHandle, SubtaskEntry
+from flowlet.messages.job_messages import JobGraphMessage, StateHandle, SubtaskEntry
 from flowlet.storage.manifest import CheckpointManifest
 
 
