@@ -250,13 +250,14 @@ class InterruptedView(PipelinedSubpartitionView):
 
     def __init__(self, it: Union) -> None:
         super().__init__(it.subpartitions[0], it.view.listener_of(0))
+        self.next_buffer = self._poll
         self.before: Callable[[], None] = lambda: None
         self.after: Callable[[], None] = lambda: None
         it.view.add_view(0, self)
 
-    def next_buffer(self) -> BufferAndBacklog | None:
+    def _poll(self) -> BufferAndBacklog | None:
         self.before()
-        found = super().next_buffer()
+        found = self._subpartition.poll()
         after, self.after = self.after, lambda: None
         after()
         return found
