@@ -499,6 +499,10 @@ class SingleInputGate(GateChannels):
             futures = self._become_available_locked(with_priority=True)
         run_all([future.complete for future in futures])
 
+    def notify_priority_event_force(self, channel: InputChannel) -> None:
+        """Note that a channel has a priority event, whatever was polled before.  Any thread."""
+        self.notify_priority_event(channel, None)
+
     def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool) -> None:
         """Put ``channel`` where it belongs; it may be queued already."""
         queue = self._queue

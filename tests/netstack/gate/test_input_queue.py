@@ -59,7 +59,7 @@ def test_a_late_priority_notification_is_outdated(it: RemoteGate) -> None:
 
     it.gate.notify_priority_event(channel, 0)
     outdated = it.gate.priority_event_available_future().is_done
-    it.gate.notify_priority_event(channel, None)
+    it.gate.notify_priority_event_force(channel)
     forced = it.gate.priority_event_available_future().is_done
 
     assert (outdated, forced, it.gate.poll_next()) == (False, True, None)

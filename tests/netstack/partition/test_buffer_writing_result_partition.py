@@ -440,7 +440,7 @@ def test_availability_is_the_pools() -> None:
     it = Producing(1, segment=SEGMENT, max_buffers=2)
     it.partition.emit_record(bytes(SEGMENT), 0)
     pool = it.partition.buffer_pool
-    before = (pool.is_available, pool.available_future().is_done)
+    before = (it.partition.is_available, it.partition.available_future().is_done)
     it.partition.emit_record(bytes(SEGMENT), 0)
     future = pool.available_future()
 
@@ -450,6 +450,7 @@ def test_availability_is_the_pools() -> None:
     found.buffer.recycle()
 
     assert (before, is_early, pool.is_available, future.is_done) == ((True, True), (False, False), True, True)
+    assert it.partition.num_obtainable == pool.num_obtainable > 0
 
 
 def test_a_writer_blocks_until_its_consumer_reads() -> None:
@@ -488,7 +489,7 @@ class RecordingObserver:
 def test_an_observer_is_told_while_a_writer_waits_for_a_buffer(is_released: bool) -> None:
     """The observer is called on the writer's thread, also when the wait ends in an error."""
     it, observer = Producing(1, segment=SEGMENT, max_buffers=3), RecordingObserver()
-    it.partition.buffer_pool.observe_blocking(observer)
+    it.partition.observe_blocking(observer)
 
     writer = Writer(it, 4)
     writer.wait_until_parked()
