@@ -471,15 +471,17 @@ class SingleInputGate(GateChannels):
             self._queue.rest.append(channel)
             return self._availability.unavailable_to_reset_available()
 
+    def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
+        """Note that a channel has a priority event, unless that was polled already: a notification may come late.  Any
+        thread.
+        """
+        self._notify_priority(channel, sequence_number)
+
     def notify_priority_event_force(self, channel: InputChannel) -> None:
         """Note that a channel has a priority event, whatever was polled before.  Any thread."""
-        self.notify_priority_event(channel, None)
+        self._notify_priority(channel, None)
 
-    def notify_priority_event(self, channel: InputChannel, sequence_number: int | None) -> None:
-        """Note that a channel has a priority event, unless that was polled already: a notification may come late.
-
-        ``sequence_number``: of the event; None: it has one, whatever was polled before.  Any thread.
-        """
+    def _notify_priority(self, channel: InputChannel, sequence_number: int | None) -> None:
         with self._lock:
             last = channel.last_priority_sequence_number
             # That event was polled before this call came.
@@ -498,10 +500,6 @@ class SingleInputGate(GateChannels):
             self._enqueue_locked(channel, has_priority=True)
             futures = self._become_available_locked(with_priority=True)
         run_all([future.complete for future in futures])
-
-    def notify_priority_event_force(self, channel: InputChannel) -> None:
-        """Note that a channel has a priority event, whatever was polled before.  Any thread."""
-        self.notify_priority_event(channel, None)
 
     def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool) -> None:
         """Put ``channel`` where it belongs; it may be queued already."""

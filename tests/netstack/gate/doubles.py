@@ -50,8 +50,11 @@ class RecordingGate(SingleInputGate):
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
         self.notified.append(channel)
 
-    def notify_priority_event(self, channel: InputChannel, sequence_number: int | None) -> None:
+    def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
         self.priority.append(sequence_number)
+
+    def notify_priority_event_force(self, channel: InputChannel) -> None:
+        self.priority.append(None)
 
     def trigger_partition_state_check(self, channel: InputChannel) -> None:
         self.checked.append(channel)

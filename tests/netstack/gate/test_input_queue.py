@@ -106,8 +106,8 @@ def test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behi
 
     it.receive(0)
     it.receive_priority(0)
-    if is_first_prioritized:  # at once, not as one of the late ones
-        type(it.gate).notify_priority_event(it.gate, channel, None)
+    if is_first_prioritized:
+        it.gate.notify_priority_event_force(channel)
     channel.next_buffer = next_buffer  # type: ignore[method-assign,assignment]  # a forced interleaving
 
     found = [it.poll()]
@@ -160,8 +160,8 @@ def test_a_double_notification_queues_once(it: RemoteGate) -> None:
     channel = it.gate.channels[0]
     for _ in range(2):
         it.gate.notify_channel_non_empty(channel)
-        it.gate.notify_priority_event(channel, None)
-        it.gate.notify_priority_event(channel, None)
+        it.gate.notify_priority_event_force(channel)
+        it.gate.notify_priority_event_force(channel)
         it.gate.notify_channel_non_empty(channel)
         it.gate.check_invariants()
 
@@ -206,7 +206,7 @@ def test_hist_22368_an_ended_channel_does_not_stay_in_the_queue(it: RemoteGate) 
 
     def notify_first() -> None:
         it.gate.notify_channel_non_empty(channel)
-        it.gate.notify_priority_event(channel, None)
+        it.gate.notify_priority_event_force(channel)
         original()
 
     channel.release = notify_first  # type: ignore[method-assign]  # a forced interleaving
