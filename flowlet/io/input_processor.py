@@ -331,6 +331,8 @@ class InputProcessor:
         for turn in range(num_gates):
             index = (self._next_gate + turn) % num_gates
             gate = self.gates[index]
+            if gate.is_finished:
+                continue
             is_for_one = self._num_polls_before_run > 0 or max_items < _LEAST_RUN
             item = gate.poll_next() if is_for_one else self._poll_run(gate, max_items)
             if item is None:
