@@ -432,7 +432,7 @@ class ImpatientGate(SingleInputGate):
 
     polled: list[BufferOrEvent | None]
 
-    def notify_priority_event(self, channel: InputChannel, sequence_number: int | None) -> None:
+    def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
         super().notify_priority_event(channel, sequence_number)
         self.polled.append(self.poll_next())
 
