@@ -372,14 +372,12 @@ class JobMaster:
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         """Wait for all tasks of a run to run, or the job to end; False if neither happened within ``timeout_s``."""
-        tasks = self.graph.executions  # always the newest ones
-        return await self.wait_until(
-            lambda: (
-                self.is_ended
-                or (self.graph.status is JobStatus.RUNNING and all(each.state in _RUN for each in tasks.values()))
-            ),
-            timeout_s,
-        )
+        return await self.wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
+
+    def _are_running(self) -> bool:
+        # Asked for at each look: a restart makes another table of executions.
+        tasks = self.graph.executions.values()
+        return self.graph.status is JobStatus.RUNNING and all(each.state in _RUN for each in tasks)
 
     async def wait_until_ended(self, timeout_s: float) -> bool:
         """Wait for the job to end; False if it did not within ``timeout_s``."""

@@ -119,6 +119,22 @@ async def test_late_messages_of_the_run_before_are_about_unknown_attempts(job: J
     assert not job.master.handle("tm-1", messages.SplitsRequested(old_source))
 
 
+async def test_a_wait_for_the_tasks_goes_on_into_the_next_run(job: Job) -> None:
+    """A producer that asks for its gate at the end of a run hears of the next one, not of a time that is over."""
+    waiting = asyncio.ensure_future(job.master.wait_until_running(PATIENCE_S))
+    await asyncio.sleep(0)  # it looks at the first run
+    job.restart()
+
+    for attempt in source_and_sink(1):
+        report(job.master, attempt, S.INITIALIZING)
+        report(job.master, attempt, S.RUNNING)
+    await asyncio.sleep(0)
+    is_told, _ = await asyncio.wait([waiting], timeout=PATIENCE_S / 10)
+
+    assert is_told == {waiting}
+    assert waiting.result()
+
+
 async def test_aligned_sources_are_told_in_the_next_run_too() -> None:
     """The sources of the run before are not told."""
     plain = word_count()
