@@ -18,6 +18,7 @@ Absent:     ``UnionInputGate``: a task with several inputs reads its gates itsel
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -168,8 +169,8 @@ class GateChannels:
 
     Life cycle: ``Lifecycle``: ``add_channel`` ... -> ``request_partitions`` -> ``close``.
     State, written under ``_channels_lock``: ``_by_index``, which is replaced or grows, so that any thread reads it
-        bare; ``_lifecycle``, which read bare may be one step behind; ``_num_unknown``, ``_pending_events`` and
-        ``_channel_state``.
+        bare; ``_lifecycle``, which read bare may be one step behind; ``_num_unknown``, ``_pending_events``,
+        ``_starting`` and ``_channel_state``.
     """
 
     def __init__(
@@ -184,6 +185,9 @@ class GateChannels:
         self._lifecycle = _CREATED
         self._num_unknown = 0
         self._pending_events: list[Event] = []  # for producers that are not known yet (FLINK-1496)
+        # Channels that came late and were not requested yet, with the events for them: any thread sees these channels,
+        # and an event must neither come before the request, nor overtake one that was sent before it.
+        self._starting: dict[InputChannel, list[Event]] = {}
         # Where data in flight is kept, and the gate's index there.
         self._channel_state: tuple[ChannelStateWriter, int] | None = None
 
@@ -298,6 +302,27 @@ class GateChannels:
             return None
         return channels
 
+    def _start(self, channel: InputChannel) -> None:
+        """Request a channel, then bring it the events that were sent before that."""
+        try:
+            channel.request_subpartition()  # Outside the lock: does nothing if a close has released it meanwhile.
+            # Its producer may have ended since: then it needs no events, and this thread is not the one that sent them.
+            with suppress(ResourceClosedError):
+                while events := self._taken_events(channel):
+                    for event in events:
+                        channel.send_task_event(event)
+        finally:
+            with self._channels_lock:
+                self._starting.pop(channel, None)
+
+    def _taken_events(self, channel: InputChannel) -> list[Event] | None:
+        """The next events for a channel that starts; none: from now on ``send_task_event`` brings them."""
+        with self._channels_lock:
+            events = self._starting.pop(channel, None)
+            if events:
+                self._starting[channel] = []
+            return events
+
     def update_channel(self, channel: InputChannel) -> bool:
         """Put ``channel`` in the place of the unknown one with its index: its producer is known now.  Any thread.
 
@@ -308,10 +333,9 @@ class GateChannels:
             lifecycle = self._lifecycle
             former = self._by_index[index] if index < len(self._by_index) else None
             is_wanted = lifecycle is not _RELEASED and isinstance(former, UnknownInputChannel)
-            # In the lock round that puts the channel there: an event is either in this copy, or sent to the channel
-            # itself.
-            events = list(self._pending_events)
+            # In the lock round that puts the channel there: each event is either in this copy, or comes to it.
             if is_wanted:
+                self._starting[channel] = list(self._pending_events)
                 self._put_locked(channel)
                 self._num_unknown -= 1
                 if not self._num_unknown:
@@ -320,9 +344,7 @@ class GateChannels:
             channel.release()
             return False
         if lifecycle is _REQUESTED:
-            channel.request_subpartition()  # Outside the lock: does nothing if a close has released it meanwhile.
-        for event in events:
-            channel.send_task_event(event)
+            self._start(channel)
         return True
 
     def retrigger_partition_request(self, partition_id: ResultPartitionID, subpartition: int) -> None:
@@ -359,9 +381,11 @@ class GateChannels:
         """
         self._check_open()
         with self._channels_lock:
-            # With the note below in one lock round: a channel that is known now gets the event here, any other one in
-            # ``update_channel``.
-            channels = list(self._by_index)
+            # With the notes below in one lock round: a channel that was requested gets the event here, any other one in
+            # ``_start``.
+            channels = [channel for channel in self._by_index if channel not in self._starting]
+            for events in self._starting.values():
+                events.append(event)
             if self._num_unknown:
                 self._pending_events.append(event)
         for channel in channels:
@@ -373,7 +397,8 @@ class GateChannels:
         """
         for channel in list(self._by_index):
             try:
-                if not channel.is_released:
+                # Bare: one that starts begins with its producer's own size, as one does that comes a moment later.
+                if not channel.is_released and channel not in self._starting:
                     channel.announce_buffer_size(size_bytes)
             except ResourceClosedError:  # released between the two lines
                 continue

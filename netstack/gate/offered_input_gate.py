@@ -212,13 +212,14 @@ class OfferedInputGate(SingleInputGate):
             is_closed = self.is_closed
             if not is_closed:
                 self._keep_numbers_locked(index)
+                self._starting[channel] = []
                 self._put_locked(channel)
         if is_closed:
             self._leave(index, partial(self._book.end, is_complete=False))
             channel.release()
             client.refuse(offer, RefusalCode.GATE_ENDED, f"gate {self.shape.name!r} was closed")
             return
-        channel.request_subpartition()
+        self._start(channel)
 
     def _take_back(self, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient, reason: str) -> None:
         self._leave(index, self._book.take_back)

@@ -116,7 +116,7 @@ class SingleInputGate(GateChannels):
         if channels is None:
             return
         for channel in channels:
-            channel.request_subpartition()
+            self._start(channel)
         # No channel will ever wake the reader of an empty gate, which is finished at once.
         if not channels:
             self._make_available()

@@ -226,6 +226,16 @@ OWN_BUGS: Final = (
         "tests/netstack/handlers/test_both_sides.py::test_a_producer_of_nothing_but_events_ends_its_own_channel_only",
     ),
     Mutant(
+        "events_overtake_the_request_of_a_late_channel",
+        "update",
+        "an event that is sent while a channel is added to a running gate raises an error, or overtakes others",
+        "netstack.gate.gate_channels",
+        "            channels = [channel for channel in self._by_index if channel not in self._starting]\n",
+        "            channels = list(self._by_index)\n",
+        "tests/netstack/gate/test_gate_channels.py::"
+        "test_events_that_are_sent_while_a_channel_starts_come_after_its_request_and_in_order",
+    ),
+    Mutant(
         "read_events_count_for_ever",
         "flood",
         "a channel fails after so many events, although its task reads them",

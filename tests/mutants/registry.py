@@ -280,8 +280,8 @@ FLINK_BUGS: Final = (
         "1496",
         "task events that were sent before the producer was known are lost",
         "netstack.gate.gate_channels",
-        "            events = list(self._pending_events)\n",
-        "            events = []\n",
+        "                self._starting[channel] = list(self._pending_events)\n",
+        "                self._starting[channel] = []\n",
         "tests/netstack/gate/test_gate_channels.py::test_hist_1496_events_for_unknown_producers_are_kept",
     ),
     Mutant(

@@ -136,6 +136,58 @@ def test_hist_1496_events_for_unknown_producers_are_kept() -> None:
     assert it.client.task_events[-3:] == [serialize_event(one) for one in (*events, OtherEvent("third", b""))]
 
 
+def test_events_that_are_sent_while_a_channel_starts_come_after_its_request_and_in_order() -> None:
+    """The task sends one before the channel is requested, and one while the kept ones are brought to it."""
+    it = RemoteGate(0)
+    it.gate.add_channel(unknown(it.gate, 0))
+    it.gate.request_partitions()
+    events = [OtherEvent(name, b"") for name in ("kept", "before the request", "while it is told")]
+    it.gate.send_task_event(events[0])
+    channel = it.remote(0)
+    request, send = channel.request_subpartition, channel.send_task_event
+
+    def request_late() -> None:
+        it.gate.announce_buffer_size(100)  # of the producers that were requested
+        it.gate.send_task_event(events[1])
+        request()
+
+    def send_slowly(event: Event) -> None:
+        if event == events[0]:
+            it.gate.send_task_event(events[2])
+        send(event)
+
+    channel.request_subpartition = request_late  # type: ignore[method-assign]  # forced interleavings
+    channel.send_task_event = send_slowly  # type: ignore[method-assign]
+    it.gate.update_channel(channel)
+    it.gate.send_task_event(OtherEvent("afterwards", b""))
+
+    assert it.client.orders == [("request", 0)] + 4 * [("task event", 0)]
+    assert it.client.task_events == [serialize_event(one) for one in (*events, OtherEvent("afterwards", b""))]
+
+
+def test_an_event_for_an_unknown_producer_waits_for_the_request() -> None:
+    """The producer becomes known before the gate is requested."""
+    it = RemoteGate(0)
+    it.gate.add_channel(unknown(it.gate, 0))
+    it.gate.send_task_event(OtherEvent("x", b""))
+    it.gate.update_channel(it.remote(0))
+    it.gate.request_partitions()
+
+    assert it.client.orders == [("request", 0), ("task event", 0)]
+
+
+def test_a_channel_that_ends_as_it_starts_needs_no_events() -> None:
+    it = RemoteGate(0)
+    it.gate.add_channel(unknown(it.gate, 0))
+    it.gate.request_partitions()
+    it.gate.send_task_event(OtherEvent("x", b""))
+    channel = it.remote(0)
+    channel.request_subpartition = channel.release  # type: ignore[method-assign]  # a forced interleaving
+
+    assert it.gate.update_channel(channel)
+    assert ("task event", 0) not in it.client.orders
+
+
 @pytest.mark.slow
 def test_hist_10747_19391_an_update_races_with_the_request_and_the_poll(tiny_switch_interval: None) -> None:
     """In every order the new channel is requested exactly once, and no thread waits for the lock of another."""

@@ -12,8 +12,8 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.offered_input_gate import OfferedInputGate, ProducerQuota
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import InputChannelID
-from netstack.wire.events import EndOfPartition, serialize_event
-from netstack.wire.messages import BufferResponse, ChannelOrder, DataType
+from netstack.wire.events import EndOfPartition, OtherEvent, serialize_event
+from netstack.wire.messages import BufferResponse, ChannelOrder, DataType, TaskEventRequest
 from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 from tests.netstack.present import present
 from tests.netstack.rigs import Ending
@@ -28,6 +28,7 @@ class Client:
 
     def __init__(self) -> None:
         self.requested: list[RemoteInputChannel] = []
+        self.orders: list[ChannelOrder | None] = []
         self.refused: list[tuple[int, RefusalCode]] = []
         self.later: list[Callable[[], None]] = []
 
@@ -35,7 +36,7 @@ class Client:
         self.requested.append(channel)
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
-        return
+        self.orders.append(message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         return
@@ -92,6 +93,21 @@ class Rig(Ending):
     def give_back(self) -> None:
         self.gate.close()
         self.pool.destroy()
+
+
+def test_an_event_while_an_offer_is_taken_reaches_its_producer_after_the_request() -> None:
+    rig = Rig()
+
+    class Slow(Client):
+        def request_subpartition(self, channel: RemoteInputChannel) -> None:
+            rig.gate.send_task_event(OtherEvent("x", b""))
+            assert not self.orders
+            super().request_subpartition(channel)
+
+    client = Slow()
+    rig.gate.take_offer(offer_of(0), client)
+
+    assert [type(each) for each in client.orders] == [TaskEventRequest]
 
 
 def test_the_place_of_a_channel_that_ended_is_used_again() -> None:
