@@ -131,6 +131,16 @@ async def test_only_the_region_that_failed_is_cancelled_and_deployed_again(job: 
     assert job.master.graph.status is JobStatus.RUNNING
 
 
+async def test_late_messages_of_its_last_run_are_about_unknown_attempts(job: Job) -> None:
+    job.restart_left()
+
+    assert not job.report(LEFT, S.FAILED)
+    assert not job.master.handle("tm-1", messages.TaskStuck(attempt(LEFT), 1, None, ""))
+    assert not job.master.handle("tm-1", messages.SplitsRequested(attempt(LEFT)))
+    assert job.master.graph.status is JobStatus.RUNNING
+    assert len(job.recorder.deployed) == 6, "nothing starts again"
+
+
 async def test_the_others_are_heard_while_it_restarts(job: Job) -> None:
     """The JobManager hears the metrics, the requests for splits and the ends of the others."""
     assert job.master.task_metrics("tm-1", attempt(RIGHT), messages.TaskMetrics(num_records_in=7))
