@@ -140,7 +140,7 @@ class OutputForwarder:
 
     def close(self) -> None:
         """Print the rest of all pipes, then end the thread; the thread is left behind if nobody reads its output."""
-        if self._order(self._forward_all, is_last=True) is None:
+        if self._order(self._remove_all, is_last=True) is None:
             return
         self._thread.join(_PRINT_TIMEOUT_S)
         if self._thread.is_alive():
@@ -175,6 +175,11 @@ class OutputForwarder:
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self._forward(key.data)
+
+    def _remove_all(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._remove(key.data)
 
     def _remove(self, pipe: _Pipe) -> None:
         if pipe.fd not in self._selector.get_map():

@@ -89,8 +89,8 @@ def test_lines_of_two_children_do_not_mix(pipes: list[Pipe], capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("text", "is_open"),
-    [("last words", False), ("x" * 10_000 + "\n", True)],
-    ids=["a last line without a newline", "a pipe that is open in another process, such as a grandchild"],
+    [("last words", False), ("x" * 10_000 + "\n", True), ("last words", True)],
+    ids=["a last line without a newline", "a pipe that is open in another process, such as a grandchild", "both"],
 )
 def test_closing_prints_what_is_still_in_the_pipe(
     forwarder: OutputForwarder, pipes: list[Pipe], capsys: pytest.CaptureFixture[str], text: str, is_open: bool
