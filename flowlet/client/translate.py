@@ -87,7 +87,14 @@ def submit(
                 "start them with that Python, and leave it out"
             )
         target = RemoteTarget(*address, retry=job_graph.client_retry)
-    job = execute(job_graph, target, dependencies, keep)
+    return submit_to(target, stream_graph, job_graph, keep)
+
+
+def submit_to(
+    target: Target, stream_graph: StreamGraph, job_graph: JobGraph, keep: Callable[[RunningJob], None]
+) -> SubmittedJob:
+    """Start the job of a program, which is this job graph, at a cluster; arguments and errors as of ``submit``."""
+    job = execute(job_graph, target, stream_graph.settings.dependencies, keep)
     warn_of_sources_without_position(stream_graph)
     edges = tuple(edge.id for edge in job_graph.external_edges())
     return SubmittedJob(job, edges, runs_in_stages=stream_graph.exchanges_are_blocking)
@@ -135,16 +142,22 @@ def embedded_target(
         ConfigError: see ``_checkpoint_secret``.
     """
     dependencies = dependencies or DependencySettings()
-    needs_process = dependencies.needs_own_process
-    if in_process and needs_process is not None:
-        raise JobGraphError(f"{needs_process} needs TaskManagers that are processes of their own: unset FLOWLET_LOCAL")
+    if in_process:
+        check_fits_this_process(dependencies, "unset FLOWLET_LOCAL")
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
     return EmbeddedTarget(
         parallelism,
-        in_process=in_process or (parallelism == 1 and needs_process is None),
+        in_process=in_process or (parallelism == 1 and dependencies.needs_own_process is None),
         checkpoint_secret=_checkpoint_secret(job_graph.settings),
         python=dependencies.executable,
     )
+
+
+def check_fits_this_process(dependencies: DependencySettings, remedy: str) -> None:
+    """Raise JobGraphError, with what to do, if the files of a job need processes of their own."""
+    needs_process = dependencies.needs_own_process
+    if needs_process is not None:
+        raise JobGraphError(f"{needs_process} needs TaskManagers that are processes of their own: {remedy}")
 
 
 def _checkpoint_secret(settings: JobSettings) -> bytes | None:

@@ -7,13 +7,14 @@ Source:     Flink ``MiniCluster``.
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute
 from flowlet.client.remote import RemoteTarget
 from flowlet.client.running_job import RunningJob
-from flowlet.client.translate import translate
+from flowlet.client.translate import check_fits_this_process, submit_to, translate
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.graph.job_graph import JobGraph
@@ -74,8 +75,8 @@ class MiniCluster:
     def _submit(
         self, stream_graph: StreamGraph, _address: object, _in_process: object, keep: Callable[[RunningJob], None]
     ) -> SubmittedJob:
-        job_graph = translate(stream_graph)
-        return SubmittedJob(self.execute(job_graph, keep), tuple(edge.id for edge in job_graph.external_edges()))
+        check_fits_this_process(stream_graph.settings.dependencies, "run the job without MiniCluster")
+        return submit_to(self.target, stream_graph, translate(stream_graph), partial(self._keep_until_closed, keep))
 
     def execute(self, job_graph: JobGraph, keep: Callable[[RunningJob], None] | None = None) -> RunningJob:
         """Start a job; ``close`` ends it at the latest.  ``keep``: as of ``flowlet.client.executor.execute``.
@@ -83,14 +84,13 @@ class MiniCluster:
         Raises:
             FlowletError: as ``flowlet.client.executor.execute``.
         """
+        return execute(job_graph, self.target, keep=partial(self._keep_until_closed, keep))
 
-        def keep_until_closed(job: RunningJob) -> None:
-            with self._lock:
-                self._jobs = [each for each in self._jobs if not each.client.is_closed] + [job]
-            if keep is not None:
-                keep(job)
-
-        return execute(job_graph, self.target, keep=keep_until_closed)
+    def _keep_until_closed(self, keep: Callable[[RunningJob], None] | None, job: RunningJob) -> None:
+        with self._lock:
+            self._jobs = [each for each in self._jobs if not each.client.is_closed] + [job]
+        if keep is not None:
+            keep(job)
 
     def stop_task_manager(self, index: int) -> None:
         """Stop one TaskManager; jobs with tasks there fail."""

@@ -3,11 +3,13 @@
 import gc
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
 from flowlet.client.running_job import RunningJob
-from flowlet.errors import FlowletError
+from flowlet.datastream import MapFunction, RuntimeContext
+from flowlet.errors import FlowletError, JobGraphError
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -30,6 +32,28 @@ def test_a_program_runs_on_it() -> None:
 
     assert env.get_parallelism() == 2
     assert found == [(2,), (4,), (6,)]
+
+
+class ReadsCached(MapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._path = runtime_context.get_distributed_cache().get_file("greeting")
+
+    def map(self, value: str) -> str:
+        return f"{Path(self._path).read_text()} {value}"
+
+
+def test_files_of_a_program_come_with_it_and_those_for_processes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("hello")
+    with MiniCluster(1) as cluster:
+        env = cluster.environment()
+        env.register_cached_file(str(tmp_path / "file.txt"), "greeting")
+
+        assert list(env.from_collection(["you"]).map(ReadsCached()).execute_and_collect(limit=1)) == ["hello you"]
+
+        env.add_python_archive(str(tmp_path / "data.zip"))
+        env.from_collection([1]).print()
+        with pytest.raises(JobGraphError, match=r"add_python_archive\(\), .*: run the job without MiniCluster"):
+            env.execute()
 
 
 def test_slots_and_settings_are_those_asked_for() -> None:
