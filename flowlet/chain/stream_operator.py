@@ -99,8 +99,8 @@ class OperatorCounters:
 class OperatorContext:
     """The identity of an operator's subtask, and the services of its task.
 
-    ``attempt`` counts restarts from 0.  ``operator_id`` (16 bytes) survives a restart of the job.  ``chain_index`` is 0
-    for the head.  A task provides the services from ``setup`` on; without a task, using one raises RuntimeError.
+    ``attempt`` counts restarts from 0.  ``operator_id`` (16 bytes) survives a restart of the job.  A task provides the
+    services from ``setup`` on; without a task, using one raises RuntimeError.
     """
 
     task_name: str
@@ -111,7 +111,6 @@ class OperatorContext:
     attempt: int = 0
     counters: OperatorCounters = field(default_factory=OperatorCounters)
     operator_id: bytes = bytes(16)
-    chain_index: int = 0
     key_context: KeyContext = field(default_factory=KeyContext)
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None

@@ -307,7 +307,6 @@ class OperatorServices:
             operator_name=operator_name,
             attempt=environment.attempt_number,
             operator_id=operator_id,
-            chain_index=index,
             key_context=key_context,
             executor=executor,
             clock=clock,

@@ -42,7 +42,7 @@ class Logging(StreamOperator):
 
 
 def context(index: int, name: str) -> OperatorContext:
-    return OperatorContext("task", 1, 2, 128, name, chain_index=index)
+    return OperatorContext("task", 1, 2, 128, name)
 
 
 def line(*operators: StreamOperator) -> list[ChainedOperator]:

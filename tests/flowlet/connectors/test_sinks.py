@@ -74,7 +74,7 @@ def test_what_functions_print_stands_between_the_printed_records(capsys: pytest.
     chain = OperatorChain(
         [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)],
         {},
-        lambda index, name: OperatorContext("task", 0, 1, 128, name, chain_index=index),
+        lambda index, name: OperatorContext("task", 0, 1, 128, name),
     )
     chain.open()
 

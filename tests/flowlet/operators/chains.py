@@ -75,7 +75,6 @@ class ChainHarness:
             4,
             128,
             name,
-            chain_index=index,
             key_context=keys,
             clock=self.clock,
             timers=KeyedTimerServiceManager(keys, self.clock, range(128), 128),
@@ -128,7 +127,7 @@ def chain_of(
     """Return a chain that is open, with outputs behind its operators."""
 
     def context(index: int, name: str) -> OperatorContext:
-        return OperatorContext("task", subtask, 2, 128, name, chain_index=index, clock=TestProcessingTimeService())
+        return OperatorContext("task", subtask, 2, 128, name, clock=TestProcessingTimeService())
 
     chain = OperatorChain(chained, edges, context)
     chain.open()
