@@ -427,6 +427,7 @@ def test_a_dump_shows_both_ends_of_a_channel(nodes: tuple[Node, Node]) -> None:
 
     assert (there.num_buffers_sent, there.num_credits_available, there.backlog, there.is_blocked) == (4, 0, 0, False)
     assert (here.num_buffers_in, here.num_credits_available, here.num_credits_granted) == (4, 0, 4)
+    assert (here.num_required, here.is_waiting) == (4, False)
     assert here.last_activity_ns > 0
     for buffer in held:
         assert buffer is not None

@@ -344,6 +344,10 @@ class ChannelStatistics:
     num_credits_granted: int = 0
     sender_backlog: int = 0
     is_blocked: bool = False
+    num_required: int = 0
+    """How many buffers the channel wants: the backlog and its initial credit."""
+    is_waiting: bool = False
+    """Whether it stands in the line of the gate's pool for a floating buffer."""
 
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog

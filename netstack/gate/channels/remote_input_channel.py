@@ -294,6 +294,8 @@ class RemoteInputChannel(ChannelReceiver):
             num_credits_available=manager.num_credits_available,
             num_credits_granted=manager.num_granted,
             sender_backlog=self.sender_backlog,
+            num_required=manager.num_required,
+            is_waiting=manager.is_waiting,
         )
 
     def check_invariants(self) -> None:
