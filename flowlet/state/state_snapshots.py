@@ -309,5 +309,5 @@ class StateShare:
         return self.former_parallelism == self.parallelism and not self.finished
 
     def dealt(self, items: Sequence[T]) -> list[T]:
-        """The subtask's items, if all are dealt out one by one."""
+        """The subtask's items, if all are dealt out one by one: each item to exactly one subtask."""
         return list(items[self.subtask :: self.parallelism])

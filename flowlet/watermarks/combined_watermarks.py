@@ -111,8 +111,8 @@ class StatusWatermarkValve:
         if status.is_idle:
             self._states[channel_index] = ChannelState.IDLE
             self._num_active -= 1
-            is_slowest = self._watermarks[channel_index] == self.last_output  # it alone may have held the output back
-            return self._after_one_less_active(may_advance=is_slowest)
+            holds_back = self._watermarks[channel_index] == self.last_output  # perhaps it alone
+            return self._after_one_less_active(may_advance=holds_back)
         self._num_active += 1
         self._states[channel_index] = ChannelState.BEHIND
         self._align_if_caught_up(channel_index)
