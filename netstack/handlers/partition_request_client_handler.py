@@ -106,6 +106,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
         A request without an answer is not sent again: the server would take it for a second receiver with that id.
         """
+        # The end of the connection told the channels that it knew then; a later one would wait for ever.
         if self._error is not None:
             channel.on_error(self._error)
             return
@@ -132,6 +133,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Cancel the channel's request; data that still arrives for it is dropped."""
+        # A channel that failed is unknown here, and was cancelled then.
         if self._forget(channel.channel_id):
             self._cancel_once(channel.channel_id)
 
@@ -170,6 +172,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         # Fast path: almost all messages are data, and ``match`` would ask for one class after the other.
         if type(message) is BufferResponse:
             buffer_channel = self._channels.get(message[0])
+            # The task releases its channel on its own thread; the order that removes it from this map may still be on
+            # its way.
             if buffer_channel is None or buffer_channel.lifecycle is _RELEASED:
                 self._refuse_data(message[0])
                 if message.buffer is not None:
@@ -247,6 +251,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         wakeups = self._wakeups
         while wakeups:
             channel, pending = wakeups.pop()
+            # By ``_tell``: a callback of one future may raise, and the tasks of the other channels must still wake.
             self._tell(channel, pending.complete)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
@@ -287,6 +292,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         channels, self._channels = list(self._channels.values()), {}
         self._not_found.clear()
         self._orders.clear()
+        # Out of the table before the callbacks: a cancel that one of them orders finds no channel, and sends nothing.
         for channel in channels:
             _end(channel, error)
 
@@ -298,6 +304,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         orders, channels = self._orders, self._channels
         has_written = False
+        # The rest waits for ``channel_writability_changed``: a server that reads nothing would let our bytes pile up.
         while orders and ctx.channel.is_writable:
             channel, order = orders.popleft()
             # Its cancel may have left already: behind that the server does not know the receiver any more.
@@ -307,6 +314,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 ctx.write(order)
                 has_written = True
                 continue
+            # Asked for only now: credit that came since the order was queued leaves in this announcement, too.
             credit = channel.buffer_manager.take_unannounced()
             # None is left if the channel was blocked since and gave its credit back.
             if credit > 0:
@@ -340,6 +348,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._end(ctx, RemoteProtocolError(f"{ctx.channel.peer} sends to strangers and does not read our answers"))
 
     def _fail_channel(self, channel: ChannelReceiver, error: Exception) -> None:
+        # This channel alone: the others share the connection, and read on (FLINK-17992).
         self._forget(channel.channel_id)
         self._cancel_once(channel.channel_id)
         _end(channel, as_netstack_error(error, TransportError, f"{channel!r} failed"))
@@ -437,6 +446,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         if ctx is None or identity is None:
             return
         left_ms = identity.expires_ms - self._clock_ms()
+        # Accepted partitions are read to their end: the token was good when they were offered.  The timer ran by the
+        # loop's clock, the token ends by the wall clock, which may have been set back meanwhile.
         if left_ms < 0 and not self.num_channels:
             ctx.close()
         else:
@@ -494,6 +505,7 @@ class NetworkOfferedPartitionClient:
 
     def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         """Tell the producer that the gate takes nothing (more) from ``offer``, or nothing yet if ``code`` says so."""
+        # Queued before the hop: a cancel that the loop sends until then takes the refusal along.
         self.handler.will_refuse(offer, code, reason)
         self._order(self.handler.write_refusals)
 
@@ -521,7 +533,9 @@ class ConnectionRoles(ChannelHandler):
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Remove the handlers of the other role, then pass the event on."""
+        # Before ``channel_active`` reaches the handler, which starts the timer of the token by it.
         self.of_gates.identity = ctx.channel.peer_gate
+        # Before any message arrives: a holder of a token must never find a handler that serves partitions.
         for handler in (self.of_gates,) if ctx.channel.peer_gate is None else self.of_consumers:
             ctx.pipeline.remove(handler)
         ctx.pipeline.remove(self)

@@ -249,9 +249,11 @@ class PartitionRequestQueue(ChannelHandler):
     def remove_reader(self, receiver: InputChannelID) -> None:
         """Remove and release the reader of ``receiver``, if there is one."""
         reader = self._readers.pop(receiver, None)
+        # Whether it stands in line or not: a reader without credit or data holds its subpartition as well.
         if reader is not None:
             self._ready.pop(reader, None)
             self._unannounced.pop(reader, None)
+            # A direct write may be polling its view just now.
             with self._turn:
                 reader.release()
 
@@ -353,6 +355,7 @@ class PartitionRequestQueue(ChannelHandler):
         budget = self._max_batch_bytes if len(ready) > 1 else self._max_run_bytes
         while budget > 0 and ready:
             if not channel.is_writable:
+                # The kernel may take at once what fills the channel; if it does, this pass goes on.
                 ctx.flush()
                 if not channel.is_writable:
                     return  # channel_writability_changed continues
@@ -459,6 +462,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Continue writing when the channel is writable again."""
+        # Readers that became ready while the channel was full stand in line, and no other event begins a pass.
         if ctx.channel.is_writable:
             # Each is looked at anew: its backlog may be gone, or its receiver has granted credit.
             unannounced, self._unannounced = self._unannounced, {}
@@ -474,6 +478,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         """Send the error to the peer and close: an error that reaches this handler concerns the whole connection."""
+        # First, so that no reader writes behind the error; ``reply`` would say nothing any more.
         self.release_all()
         code = ErrorCode.PROTOCOL if isinstance(error, RemoteProtocolError) else ErrorCode.INTERNAL
         ctx.write_and_flush(ErrorResponse(code, describe_error(error), None))

@@ -100,6 +100,7 @@ class PartitionRequestServerHandler(ChannelHandler):
         request = reader.request
         partition = request.partition
 
+        # Called on the registering thread, perhaps before this function ends; readers are the loop's, so it only hops.
         def on_partition() -> None:
             # The loop was closed and serves nobody; the registering thread continues.
             with contextlib.suppress(ResourceClosedError):
@@ -128,11 +129,14 @@ class PartitionRequestServerHandler(ChannelHandler):
             timer.cancel()
             self.manager.cancel_listener(partition, on_partition)
 
+        # In time even if ``on_partition`` was called meanwhile: ``_try_again`` runs in a later pass of this thread.
         reader.on_release = stop_waiting
 
     def _try_again(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        # Its receiver cancelled, or the connection ended, while the hop was on its way.
         if reader.is_released:
             return
+        # Before the next try, which may have to wait again and needs the place.
         if reader.on_release is not None:
             reader.on_release()
             reader.on_release = None

@@ -88,6 +88,7 @@ class CreditBasedSequenceNumberingViewReader:
     def set_view(self, view: ResultSubpartitionView) -> None:
         """Start reading ``view``; for a receiver without exclusive buffers the view must send empty buffers, too."""
         assert self._view is None, "a reader has one view"
+        # The receiver keeps room for each buffer of the backlog; for a skipped one it would keep that room for ever.
         if self._initial_credit == 0:
             view.send_empty_buffers()
         self._poll_run = view.poll_run
@@ -103,6 +104,7 @@ class CreditBasedSequenceNumberingViewReader:
         if view is None:
             return False, 0
         is_available, backlog = view.availability(self.credit.available > 0)
+        # A released view counts as available: the pass that polls it finds the failure, and tells the receiver.
         return is_available or view.is_released, backlog
 
     @property
@@ -139,6 +141,7 @@ class CreditBasedSequenceNumberingViewReader:
         buffer = next_one[0]
         if buffer.is_buffer:
             credit = self.credit
+            # A bug of ours; the segment must go home before the error ends this reader.
             if credit.spent >= credit.granted:
                 buffer.recycle()
                 credit.spend()  # raises
@@ -155,6 +158,7 @@ class CreditBasedSequenceNumberingViewReader:
         num_credits = credit.granted - credit.spent
         if poll_run is None or num_credits <= 0:
             return None
+        # Each segment spends a credit: a receiver that gets more than it granted has no room, and ends the channel.
         run = poll_run(min(max_segments, num_credits))
         if run is not None:
             credit.spent += len(run[0])
@@ -189,6 +193,7 @@ class CreditBasedSequenceNumberingViewReader:
         # First: it raises if the subpartition is not blocked, and then nothing else may change.
         self._view.resume_consumption()
         self.is_blocked = False
+        # The receiver gave its floating buffers back at the blocking event: no buffer is behind the credit of before.
         if self._initial_credit == 0:
             self.credit.reset()
 
