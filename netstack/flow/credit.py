@@ -27,7 +27,9 @@ class SenderCredit:
     def __init__(self, initial: int) -> None:
         if not 0 <= initial <= MAX_CREDIT:
             raise RemoteProtocolError(f"the receiver starts with {initial} credits; 0 to {MAX_CREDIT} are possible")
+        # Written by the loop thread alone.  A direct write may miss the newest grant: then the loop sends the buffer.
         self.granted = initial  # without credit that ``reset`` took back
+        # Written with the turn of the connection held, by the loop or by a thread that sends directly.
         self.spent = 0
 
     def __repr__(self) -> str:
@@ -50,6 +52,7 @@ class SenderCredit:
             raise RemoteProtocolError(
                 f"the receiver granted {credit} credits on top of {self.available}: more than {MAX_CREDIT}"
             )
+        # Behind both checks: a grant that is refused changes nothing.
         self.granted += credit
 
     def spend(self) -> None:

@@ -205,6 +205,7 @@ class Handshake:
         """
         if self.phase is not HandshakePhase.NEW:
             raise LocalProtocolError(f"{self!r} was connected twice")
+        # Before any message of this end: it must not prove itself to a peer that took TLS away.
         if self.is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
         self._tls_binding = tls_binding or b""
@@ -256,6 +257,8 @@ class Handshake:
         version = min(mine.version_max, theirs.version_max)
         if version < max(mine.version_min, theirs.version_min):
             raise self._fail(FailureReason.VERSION)
+        # Without TLS an address is the one sign of a relay: the hello that it passes on names the relay that the client
+        # dialled, not this server.
         if (
             not (self.is_client or self._tls_binding)
             and normalized_authority(theirs.authority) not in self._authorities
@@ -267,6 +270,7 @@ class Handshake:
         self._theirs = theirs
         self.version = version
         self.phase = HandshakePhase.CHALLENGED
+        # The server answers with its hello alone: its proof comes behind the client's.
         return [self._proof(_CLIENT_LABEL)] if self.is_client else [mine]
 
     def _on_proof(self, mac: bytes) -> list[HandshakeMessage]:

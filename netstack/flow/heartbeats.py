@@ -89,6 +89,7 @@ class Silence:
 
     def heard(self, now_s: float) -> None:
         """Begin the silence anew: the peer was heard."""
+        # From this look, not from the byte, whose moment is not known: a silence is noticed at most one look too late.
         self._looked_s, self.silent_s = now_s, 0.0
 
     def look(self, now_s: float) -> bool:

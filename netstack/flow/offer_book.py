@@ -105,6 +105,7 @@ class OfferBook:
         if refusal is not None:
             self._num_refused += 1
             return refusal
+        # Also of an offer that only waits: its producer may offer it again meanwhile.
         self._attempts[_attempt_of(offer)] = None
         if len(self._attempts) > MAX_REMEMBERED:
             self._attempts.popitem(last=False)
@@ -129,6 +130,7 @@ class OfferBook:
 
     def end(self, offer: SubpartitionOffer, *, is_complete: bool) -> None:
         """End an offer: its partition is complete, or it was aborted; a second call does nothing."""
+        # Its end and an error of its channel may both be told; the first one counts.
         if self._open.pop(offer.offer_id, None) is None:
             return
         # A complete attempt stays remembered: a repeated offer would bring its rows twice.  An aborted one may come
@@ -151,6 +153,7 @@ class OfferBook:
         """Admit nothing more; returns the offers that waited, which end here, and why they are refused."""
         self.is_sealed = True
         waiting = list(self._waiting.values())
+        # An offer that is open now ends later, and would open one of these in a gate that has ended.
         self._waiting.clear()
         self._num_refused += len(waiting)
         return waiting, self._sealed()
