@@ -254,6 +254,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
                 return
             self._is_view_released = True
             is_polling = self._is_polling
+        # Else the polling thread ends it: the file must not close under its read.
         if not is_polling:
             self._end()
 
@@ -539,4 +540,5 @@ class BoundedBlockingResultPartition(ResultPartition):
 
     def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
         """Note that a reader is done; others may come.  Called by the readers."""
+        # Not the base's: it would count the subpartition as consumed, and release it behind its first reader.
         self._tell_consumer_left(index, has_read_all=has_read_all)

@@ -225,6 +225,7 @@ class BufferWritingResultPartition:
         elif builder is None and self._builders[subpartition] is None:
             return  # it filled its buffer
         builder = self._builders[subpartition]
+        # Finished now, not with the next record: the reader of a full buffer that is not finished is not told of it.
         if builder is not None and builder.is_full and not self._make_room(builder, 0):
             self._finish_builder(subpartition)
 
@@ -248,9 +249,11 @@ class BufferWritingResultPartition:
         # Before anything changes: the caller then emits bytes.
         if not target.takes_contents:
             return False
+        # Both must be complete before the content stands behind them: only the last element may be unfinished.
         if self._builders[ALL] is not None:
             self._finish_builder(ALL)
         self._finish_builder(subpartition)
+        # Stays empty: the content takes the place of one buffer, so that the pool bounds contents, too.
         segment = self.buffer_pool.request_segment_blocking(subpartition)
         if target.add(ContentConsumer(segment, self.buffer_pool.recycler(subpartition), content)) >= 0:
             self._num_bytes[subpartition] += content.size_bytes
@@ -328,6 +331,7 @@ class BufferWritingResultPartition:
         except BaseException:  # of the data, or of the file that it goes to
             builder.close()
             raise
+        # ``add`` closed the consumer; the builder has a reference of its own.
         if is_refused:
             builder.close()
             return len(data)
@@ -352,6 +356,7 @@ class BufferWritingResultPartition:
             rest = memoryview(data)
             for segment, start in zip(segments, range(0, num_bytes, size), strict=True):
                 segment.view[:] = rest[start : start + size]
+        # No consumer holds them yet: the pool would miss them for ever.
         except BaseException:
             recycler.recycle_run(segments)
             raise
@@ -377,6 +382,7 @@ class BufferWritingResultPartition:
         recycler = pool.recycler(index)
         try:
             view[:] = data if len(data) == size else memoryview(data)[:size]
+        # No consumer holds it yet: the pool would miss it for ever.
         except BaseException:
             recycler.recycle(segment)
             raise
@@ -393,6 +399,7 @@ class BufferWritingResultPartition:
         self._builders[index] = None
         num_bytes = builder.close()
         if index == ALL:
+            # A new list: ``statistics``, on another thread, sums either none or all of these bytes.
             self._num_bytes = [number + num_bytes for number in self._num_bytes]
             self._num_buffers_out += self.num_subpartitions
         else:
@@ -411,6 +418,7 @@ class BufferWritingResultPartition:
         By one byte more than is missing, so that the next record finds it open and can ask again.  Not inside a record
         if a consumer may take another one's place: what it can read of a buffer begins with a record.
         """
+        # While the pool has a buffer, the size that the consumer asked for holds.
         if builder.capacity_bytes >= self._trimmed_segment_bytes or self.buffer_pool.is_available:
             return False
         if num_missing and self.partition_type.is_reconsumable:
@@ -449,6 +457,7 @@ class BufferWritingResultPartition:
             if wanted != NO_BUFFER_SIZE:
                 self._trim(builder, wanted, len(data))
             written = builder.append_and_commit(data)
+            # Every reader gets a copy, which has a position of its own; the first consumer only serves to be copied.
             with closing(builder.create_buffer_consumer(written if is_continuation else 0)) as consumer:
                 for reader in readers:
                     reader.add(consumer.copy())
@@ -476,6 +485,7 @@ class BufferWritingResultPartition:
         self._finish_builders()
         data = serialize_event(event)
         data_type = event_data_type(event, has_priority=is_priority)
+        # A consumer each, over one text: every reader has a position of its own.
         for subpartition in self._subpartitions:
             subpartition.add(BufferConsumer.of_event(data, data_type))
 
@@ -488,6 +498,7 @@ class BufferWritingResultPartition:
         """
         if not self._has_notified_end_of_data:
             self.broadcast_event(EndOfData(mode))
+            # Behind the events: a call that was refused does not count as made.
             self._has_notified_end_of_data = True
 
     def finish_buffer(self, subpartition: int) -> None:

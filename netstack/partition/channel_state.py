@@ -91,6 +91,7 @@ class NoChannelState:
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
         """Recycle the buffers of ``data`` when they come."""
+        # Not now: the buffers come with the barrier or its time-out, and nobody else has a reference then.
         data.end.add_done_callback(lambda: recycle_all(data.take()))
 
 
@@ -121,6 +122,8 @@ class DecompressedInput:
         restored: list[NetworkBuffer] = []
         rest = deque(buffers)
         try:
+            # Taken out before it is restored: ``decompress`` recycles a broken buffer, and the rest alone is left to
+            # recycle.
             while rest:
                 restored.append(self._decompress(rest.popleft()))
         except BaseException:
@@ -142,6 +145,7 @@ def copies_of_unread(consumers: Iterable[BufferConsumer]) -> list[NetworkBuffer]
     """Copy the unread bytes of the data buffers among ``consumers``; each copy has a reference of its own."""
     copies = []
     for consumer in consumers:
+        # A checkpoint keeps bytes, because the content goes to its reader as it is.
         if type(consumer) is ContentConsumer:
             copies += consumer.byte_buffers()
         elif consumer.is_buffer and consumer.is_data_available:
@@ -171,5 +175,6 @@ def checked_barrier(consumer: BufferConsumer) -> CheckpointBarrier | None:
             return None
     elif event.options.is_timeoutable if is_timeoutable else event.options.is_unaligned:
         return event
+    # Nobody else holds it: the caller has handed it over.
     consumer.close()
     raise LocalProtocolError(f"{event} cannot be sent as {consumer.data_type.name}")

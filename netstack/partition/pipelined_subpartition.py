@@ -251,6 +251,7 @@ class PipelinedSubpartition:
                         calls += self._expect_locked(consumer, barrier)
                     self._buffers.append(consumer)
                 if is_end:
+                    # In the lock round of the append: data that a thread adds in between would stand behind the end.
                     self.state = SubpartitionState.FINISHED
                 if self._view is not None and (is_end or self._is_news_locked()):
                     calls.append(self._view.listener.notify_data_available)
@@ -261,16 +262,13 @@ class PipelinedSubpartition:
         return self.desired_buffer_size
 
     def _expect_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier) -> list[Callable[[], object]]:
-        """Let ``barrier``, which is about to be queued, wait for its consumer or for its time-out.
-
-        Returns the calls that tell the writer of the data that will be in flight.  A second waiting barrier is an error
-        of the coordinator.
-        """
+        """Let ``barrier``, which is about to be queued, wait for its consumer or time-out; returns the calls to make."""
         former = self._waiting
         self._waiting = waiting = TimeoutableBarrier(consumer, barrier, InFlightData())
         tell = partial(self.channel_state.add_output_data, barrier.checkpoint_id, self.info, waiting.in_flight)
         if former is None:
             return [tell]
+        # An error of the coordinator; the writer of the first one must not wait for ever.
         error = LocalProtocolError(
             f"subpartition {self.index} got the barrier of checkpoint {barrier.checkpoint_id} while that of "
             f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
@@ -280,11 +278,10 @@ class PipelinedSubpartition:
     def _add_priority_locked(
         self, consumer: BufferConsumer, barrier: CheckpointBarrier | None
     ) -> list[Callable[[], object]]:
-        """Put the event behind the other priority events; data that an unaligned barrier overtakes belongs to its
-        checkpoint.
-        """
+        """Put the event behind the other priority events; returns the calls to make."""
         # Before anything changes: making bytes of a content may fail.
         overtaken = [] if barrier is None else copies_of_unread(self._buffers)
+        # In front: the data that it overtakes was copied above, for its checkpoint.
         self._buffers.insert(self._num_priority, consumer)
         self._num_priority += 1
         calls: list[Callable[[], object]] = []
@@ -297,11 +294,13 @@ class PipelinedSubpartition:
     def _tell_priority_locked(self) -> list[Callable[[], object]]:
         if self._num_priority != 1 or self._view is None:
             return []  # the reader finds it behind the first one
+        # Not as data: the gate would let it wait behind the data of other channels.
         return [partial(self._view.listener.notify_priority_event, self._sequence_number)]
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Turn the barrier of ``checkpoint_id`` into a priority event, if it was not consumed yet; any thread."""
         with self._lock:
+            # Consumed meanwhile, or of another checkpoint: its timer may fire late.
             waiting = self._waiting
             if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
                 return
@@ -319,6 +318,7 @@ class PipelinedSubpartition:
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
         """End the wait for the data before the barrier of a checkpoint that is over; any thread."""
         with self._lock:
+            # Of another checkpoint: an abort that comes late must leave the next one's barrier alone.
             waiting = self._waiting
             if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
                 return
@@ -362,6 +362,7 @@ class PipelinedSubpartition:
         with self._lock:
             if self._is_blocked and not self._num_priority:
                 return None
+            # Under the lock under which a view is replaced: the former reader takes nothing from the next one.
             if reader is not None and reader is not self._view:
                 return None
             buffers = self._buffers
@@ -370,6 +371,7 @@ class PipelinedSubpartition:
                 if self._skips_partial_record:
                     self._skip_partial_record_locked(head)
                 buffer = head.take()
+                # As ``take`` saw it: bytes that the writer commits behind it must not be dropped with the buffer.
                 is_finished = head.is_finished
                 is_last = len(buffers) == 1
                 assert is_finished or is_last, "only the last buffer may be unfinished"
@@ -401,9 +403,7 @@ class PipelinedSubpartition:
         return found
 
     def poll_run(self, max_segments: int) -> SegmentRun | None:
-        """Take up to ``max_segments`` whole segments of one recycler at the head; None if the next element is something
-        else: see ``poll``.
-        """
+        """Take up to ``max_segments`` whole segments of one recycler; None: the head is something else, ``poll`` it."""
         with self._lock:
             if self._is_blocked or self._num_priority or self._skips_partial_record:
                 return None
@@ -412,6 +412,7 @@ class PipelinedSubpartition:
             segments: list[MemorySegment] = []
             while buffers and len(segments) < max_segments:
                 head = buffers[0]
+                # An event, or another pool's segment: a run goes home to one recycler.
                 if type(head) is not SegmentConsumer or (head.recycler is not recycler and segments):
                     break
                 segment = head.take_segment()
@@ -432,11 +433,11 @@ class PipelinedSubpartition:
         return _new_tuple(SegmentRun, (segments, recycler, backlog, next_data_type, sequence_number))
 
     def _on_event_polled_locked(self, consumer: BufferConsumer) -> InFlightData | None:
-        """Count an event and block behind a blocking one; returns the result to complete, without buffers: a barrier
-        that was consumed in time has no data before it.
-        """
+        """Count an event and block behind a blocking one; returns the result to complete without buffers, if any."""
+        # Priority events stand in front: the polled one was one of them, and others may be left.
         if self._num_priority:
             self._num_priority -= 1
+        # Data behind an aligned barrier belongs to the next checkpoint: it waits until the reader resumes.
         if consumer.data_type.is_blocking_upstream:
             self._is_blocked = True
         waiting = self._waiting
@@ -463,9 +464,8 @@ class PipelinedSubpartition:
         self._skips_partial_record = length == consumer.segment_size_bytes
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """Poll like ``poll`` if there is only one data buffer of at most ``max_bytes``.  Written out in one function
-        for speed (bench: latency).
-        """
+        """Poll like ``poll`` if there is only one data buffer of at most ``max_bytes``."""
+        # Written out in one function for speed.  bench: latency.
         with self._lock:
             buffers = self._buffers
             if len(buffers) != 1 or self._is_blocked or self._skips_partial_record or self.compressor is not None:
@@ -509,6 +509,7 @@ class PipelinedSubpartition:
             if not self._is_blocked:
                 raise LocalProtocolError(f"subpartition {self.index} is resumed, but not blocked")
             self._is_blocked = False
+            # What was added while it was blocked was not told of.
             view = self._view if self._availability_locked()[0] else None
         if view is not None:
             view.listener.notify_data_available()
@@ -554,9 +555,7 @@ class PipelinedSubpartition:
         run_all(calls + ([] if view is None else [view.listener.notify_data_available]))
 
     def take_back(self, view: PipelinedSubpartitionView) -> None:
-        """Let another view be made in place of ``view``, which polled nothing; the new view is told of the queued
-        elements.
-        """
+        """Let another view be made in place of ``view``, which polled nothing."""
         with self._lock:
             if self._view is view:
                 self._view = None
@@ -574,6 +573,7 @@ class PipelinedSubpartition:
         self._buffers.clear()
         self._num_data_buffers = self._num_priority = 0
         self._flush_requested = False
+        # Nobody consumes the barrier any more: without an end its snapshot would wait for ever.
         if self._waiting is not None:
             error = ResourceClosedError(f"subpartition {self.index} was released before the barrier was consumed")
             calls.append(partial(self._waiting.in_flight.complete, (), error))

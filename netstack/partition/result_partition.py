@@ -295,6 +295,7 @@ class ResultPartition(BufferWritingResultPartition):
         """
         # Asks for the text of an exception, which may be a user's: not under the lock.
         failure = self._producer_failed(cause)
+        # The calls follow the lock: a release listener takes the manager's lock, a reader asks at once why it ended.
         with self._lock:
             if self.is_released:
                 return
@@ -327,6 +328,7 @@ class ResultPartition(BufferWritingResultPartition):
     def _processed(self, index: int) -> None:
         with self._lock:
             self._unprocessed.discard(index)
+            # Also true for a later call: the second completion of a future changes nothing.
             is_last = not self._unprocessed
         if is_last:
             self.all_data_processed.complete()
@@ -350,6 +352,7 @@ class ResultPartition(BufferWritingResultPartition):
         with self._lock:
             if self._unconsumed or self._state is not ResultPartitionState.CLOSED:
                 return
+            # In the lock round of the look: the last consumer and the closing task may both come here.
             calls = self._release_locked(None)
         run_all(calls)
 

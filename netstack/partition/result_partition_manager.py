@@ -81,6 +81,7 @@ class TaskEventDispatcher:
                 return False
             # A copy: a handler may subscribe another one, or unregister the partition.
             found = [*handlers.get(type(event), ()), *handlers.get(getattr(event, "class_name", None), ())]
+        # Outside the lock: a handler may send an event itself.  All of them, though one raises.
         run_all([partial(handler, event) for handler in found])
         return True
 
@@ -183,6 +184,7 @@ class ResultPartitionManager:
                 calls: list[Callable[[], object]] = [
                     lambda: partition.add_release_listener(lambda: self._remove(partition))
                 ]
+                # Each asks again now; nothing else would tell it before its time-out that the partition is here.
                 for waiting in listeners:
                     calls += [*waiting.end(), waiting.on_partition]
         except BaseException:
@@ -204,6 +206,7 @@ class ResultPartitionManager:
             PartitionNotFoundError: the partition is not registered, or was released.
             LocalProtocolError: there is no such subpartition, or it is read already.
         """
+        # Without the lock, in one look-up: a partition that is released just now refuses the view itself.
         partition = self._partitions.get(partition_id)
         if partition is None:
             raise PartitionNotFoundError(f"partition {partition_id} is not registered")
@@ -258,6 +261,7 @@ class ResultPartitionManager:
 
     def release(self, partition_id: ResultPartitionID, cause: BaseException | None) -> None:
         """Release a partition, if it is here; its readers learn ``cause``."""
+        # Without the lock, in one look-up: a partition that is removed just now was released already.
         partition = self._partitions.get(partition_id)
         if partition is not None:
             partition.release(cause)
@@ -272,6 +276,8 @@ class ResultPartitionManager:
             calls: list[Callable[[], object]] = []
             for listeners in self._listeners.values():
                 for waiting in listeners:
+                    # They ask again and learn of the shutdown; otherwise they would wait for their time-out, if they
+                    # have one.
                     calls += [*waiting.end(), waiting.on_partition]
             self._listeners.clear()
         cause = ResourceClosedError("its task manager was shut down")

@@ -423,6 +423,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             cached = self._drop_locked() if is_gone else []
             if self._state is UnionViewState.OPENING:
                 self._state = UnionViewState.STARTED
+            # What was told while the views were made was kept: without this look the reader would sleep on.
             is_ready = bool(self._ready)
             is_told = is_ready or is_gone
         self._recycle_and_tell(cached, is_told=is_told)
@@ -487,6 +488,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             if self._is_looking_ahead:
                 self._was_missed = True
                 return
+            # Of two threads that look ahead at once, the second one could put its element before the first one's.
             self._is_looking_ahead = True
         try:
             while (subpartition := self._next_in_line()) is not None:
@@ -520,6 +522,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         with self._lock:
             is_late = self.is_released
             if not is_late:
+                # Such a buffer may end inside a record: the rest must follow it, before any other subpartition.
                 self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None
                 self._cache.append((found, subpartition))
                 # The subpartition does not tell again of elements that its reader was promised.
@@ -575,6 +578,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         """End a union that was not started: some of its subpartitions cannot be had, and others may read those that it
         has.
         """
+        # The cache is empty: nobody polls before ``start``.
         run_all([view.hand_back for view in self._views.values()])
 
     def release(self) -> None:
