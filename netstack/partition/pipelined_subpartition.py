@@ -262,7 +262,7 @@ class PipelinedSubpartition:
         return self.desired_buffer_size
 
     def _expect_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier) -> list[Callable[[], object]]:
-        """Let ``barrier``, which is about to be queued, wait for its consumer or time-out; returns the calls to make."""
+        """Let ``barrier``, which is about to be queued, wait for its consumer or time-out; returns calls to make."""
         former = self._waiting
         self._waiting = waiting = TimeoutableBarrier(consumer, barrier, InFlightData())
         tell = partial(self.channel_state.add_output_data, barrier.checkpoint_id, self.info, waiting.in_flight)
