@@ -54,6 +54,7 @@ class PeerCheck(ChannelHandler):
         channel = ctx.channel
         error = self.refuse(channel)
         if error is not None:
+            # Before the abort, whose ``channel_inactive`` must not reach handlers that have never seen the channel.
             self._is_refused = True
             self.on_failed(error)
             channel.abort()
@@ -128,6 +129,8 @@ class AuthenticationHandler(ChannelHandler):
         self._decoder = ctx.pipeline.find(MessageDecoder)
         if self._decoder is None:
             raise LocalProtocolError(f"{ctx.pipeline!r} has no MessageDecoder to protect")
+        # A stranger gets little memory: otherwise each connection costs a read buffer of 1 MiB before its peer has
+        # proven anything.
         self._decoder.frames.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
@@ -157,9 +160,11 @@ class AuthenticationHandler(ChannelHandler):
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Process the next message of the handshake; after a failure messages are dropped."""
+        # The socket is read no more, but the last read may have brought several messages.
         if self._has_failed:
             return
         assert isinstance(message, HandshakeMessage), "the decoder understands nothing else"
+        # It has said something: from here on a hang-up may be its verdict.
         self._is_judged_late = False
         try:
             messages = self.handshake.receive(message)
@@ -205,18 +210,23 @@ class AuthenticationHandler(ChannelHandler):
         keys, channel, seal = self.handshake.seal_keys(), ctx.channel, None
         if keys is not None:
             channel.seal, seal = FrameSeal(keys[0], channel.peer), FrameSeal(keys[1], channel.peer)
+        # Before the handlers behind can hear of the channel: they never see a message of a role that the peer has not.
         self._decoder.frames.accept(self.handshake.welcome_ids, seal)
         ctx.pipeline.remove(self)
+        # Before the event: ``ConnectionRoles`` chooses the handlers by it.
         channel.peer_gate = self.handshake.peer_gate
         ctx.fire_channel_active()
+        # Behind the event: the dialling side goes on at once, with handlers that know the channel.
         self.on_ready(channel)
 
     def _fail(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         self._cancel_timer()
+        # Before the abort: its ``channel_inactive`` would report another cause.
         self._report(ctx, error)
         channel = ctx.channel
         # Not at once: the moment of the close would tell how far the handshake came.
         if self.failure_delay_s > 0:
+            # For the delay a stranger's bytes stay in the kernel, and cost no memory of ours.
             channel.pause_reading()
             self._timer = self.loop.call_later(self.failure_delay_s, channel.abort)
         else:

@@ -76,6 +76,7 @@ class DirectWriter:
         if get_ident() in self.barred_threads or not self.turn.acquire(blocking=False):
             return False
         outbound = self.outbound
+        # Bytes that wait go first: this frame would land in the middle of one that the socket has taken in part.
         if self.sock is None or outbound.num_added != outbound.num_written or not self.is_open():
             self.turn.release()
             return False
@@ -93,6 +94,7 @@ class DirectWriter:
         self.num_writes += 1
         self.num_bytes_out += num_sent
         if num_sent < len(frame):
+            # With the turn still held: no other frame gets in front of the rest.
             self.outbound.add((memoryview(frame)[num_sent:],), None)
             with contextlib.suppress(RuntimeError):  # a loop that was closed sends nothing more
                 self.flush_threadsafe()
@@ -103,6 +105,7 @@ class DirectWriter:
 
     def close(self) -> None:
         """Close the socket; later writes go through the loop.  A second call does nothing."""
+        # A write that has begun ends first: until then the number of the descriptor means this socket.
         with self.turn:
             sock, self.sock = self.sock, None
         if sock is not None:

@@ -83,6 +83,7 @@ class ChannelHandlerContext:
         self.channel: Channel = pipeline.channel
         self.handler = handler
         # The pipeline links the contexts.  Those at both ends stay linked to themselves; these links are never used.
+        # A link of a context that was removed stays: its last events still find the old neighbours.
         self._next = self._reader = self._completer = self._watcher = self._writer = self
 
     def __repr__(self) -> str:
@@ -121,6 +122,7 @@ class ChannelHandlerContext:
     def fire_channel_read(self, message: object) -> None:
         """Hand ``message`` to the next handler with a ``channel_read``."""
         # Not through ``_call``: this runs per message.
+        # An error goes to the handler that raised it, not to its caller, a handler nearer to the head.
         ctx = self._reader
         try:
             ctx.handler.channel_read(ctx, message)
@@ -147,6 +149,7 @@ class ChannelHandlerContext:
 
     def catch(self, error: Exception) -> None:
         """Hand ``error`` to this handler; if that fails too, both errors go to the channel."""
+        # Two errors at most: a handler that fails in ``exception_caught`` is not asked again.
         try:
             self.handler.exception_caught(self, error)
         except Exception as second:  # noqa: BLE001 - the channel reports it, with ``error`` as its context
@@ -217,6 +220,7 @@ class ChannelPipeline:
     def __init__(self, channel: "Channel", handlers: Sequence[ChannelHandler]) -> None:
         self.channel = channel
         self.head = ChannelHandlerContext(self, _Head())
+        # A tuple, exchanged as a whole: ``handlers_removed`` goes through one while a handler removes itself.
         self._contexts = tuple(ChannelHandlerContext(self, handler) for handler in handlers)
         self.tail = ChannelHandlerContext(self, _Tail())
         self._link()
@@ -249,6 +253,7 @@ class ChannelPipeline:
             raise LocalProtocolError(f"{handler!r} is not in {self!r}")
         self._contexts = tuple(each for each in self._contexts if each is not ctx)
         self._link()
+        # Linked anew first: an event that a neighbour fires from here on goes past the removed handler.
         handler.handler_removed(ctx)
 
     def handlers_added(self) -> None:
@@ -286,11 +291,13 @@ class Channel(ABC):
         """The one gate that the peer may offer partitions to; None: it knows the cluster's secret.  Set before
         ``channel_active`` of the handlers behind the authentication.
         """
+        # Reentrant: within a pass the loop becomes writable, and its handlers write again.
         self.turn = threading.RLock()
         """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
         self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
         self.direct: DirectWriter | None = None
         """What ``direct_writer`` returns, once it is made; set before the first reader is added."""
+        # Both by the loop thread alone; a direct write has a counter of its own.
         self._num_bytes_in = 0
         self._num_bytes_out = 0
 
@@ -309,6 +316,7 @@ class Channel(ABC):
         """Whether more should be written: False above the high watermark until the low one is reached; see
         ``ChannelOutboundBuffer``.
         """
+        # A closed channel drops what is written: a producer must not go on filling it.
         return self._outbound.is_writable and self.is_open
 
     @property
@@ -324,6 +332,7 @@ class Channel(ABC):
     @property
     def num_bytes_out(self) -> int:
         """Bytes that the kernel has taken so far."""
+        # Two counters, each with one writer at a time, so that none is lost; the sum may be one write stale.
         direct = self.direct
         return self._num_bytes_out + (0 if direct is None else direct.num_bytes_out)
 
@@ -427,6 +436,7 @@ class Channel(ABC):
             try:
                 for callback in remaining:
                     callback()
+            # Caught here: of several frames that end together, one callback's error must not keep the other buffers.
             except Exception as error:  # noqa: BLE001 - the top of the loop: handlers report it
                 self.pipeline.head.fire_exception_caught(error)
             else:
@@ -434,6 +444,7 @@ class Channel(ABC):
 
     def _tell_end(self, *, was_active: bool) -> None:
         """Drop all unsent frames, and tell the handlers that the connection is gone."""
+        # First: a direct write that is under way ends, and none begins, before the frames are dropped.
         if self.direct is not None:
             self.direct.close()
         self._run_callbacks(self._outbound.fail_all())

@@ -66,8 +66,10 @@ class HeartbeatHandler(ChannelHandler):
         if not isinstance(message, Heartbeat):
             ctx.fire_channel_read(message)
             return
+        # The timer that runs was set for the old interval, and would look too late.
         if self._heartbeats.peer_wants(message.interval_ms / _MS_PER_S) and self._timer is not None:
             self._look_later(ctx)
+        # The peer has dialled, and has read the last message of the handshake: from here on it takes heartbeats.
         if not self._may_send:
             self._may_send = True
             ctx.write_and_flush(self._message)
@@ -85,6 +87,7 @@ class HeartbeatHandler(ChannelHandler):
 
     def _look(self, ctx: ChannelHandlerContext) -> None:
         channel = ctx.channel
+        # This end has closed it: ``close_timeout_s`` bounds the rest.
         if not channel.is_active:
             return
         # First: by default a dead host is known after 30 s, a silent process after 60.

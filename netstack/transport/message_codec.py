@@ -104,6 +104,7 @@ def encode_buffer(
     header = _pack_header(
         _HEADER_BYTES + size, _START, receiver, subpartition, sequence_number, backlog, kind, is_packed, size
     )
+    # A copy in one piece: the write is one call of the kernel, and the buffer may go home though a rest still waits.
     return b"".join((header, view) if seal is None else (header, view, seal.sign(header, view)))
 
 
@@ -143,6 +144,7 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
                 _HEADER_BYTES + size, _START, receiver, subpartition, number, backlog, kind, is_packed, size
             )
             views += (header, view)
+    # This frame was to be their owner: without it nobody recycles them.
     except BaseException:
         _recycle_all(messages)
         raise
@@ -177,6 +179,7 @@ def _recycle_all(messages: list[OutboundBuffer | OutboundRun]) -> None:
             continue
         assert type(message) is OutboundBuffer, "nothing else is gathered"
         buffer = message[4]
+        # Together: one lock round and one wake-up for a pool, not one for each buffer.
         if type(buffer) is NetworkBuffer:
             pooled.append(buffer)
         else:
@@ -222,6 +225,7 @@ class MessageDecoder(ChannelHandler):
         assert type(message) is int, "the transport tells how many bytes it read"
         decoder, channel, num_bytes = self.frames, ctx.channel, message
         while True:
+            # Asked first: the messages below may end the handshake, and bytes behind its last one are not decoded yet.
             is_known = decoder.is_known
             messages = decoder.buffer_updated(num_bytes)
             for each in messages:
@@ -234,11 +238,13 @@ class MessageDecoder(ChannelHandler):
             if is_known or not messages or decoder.failure is not None:
                 break
             num_bytes = 0  # once more: the last message may have ended the handshake
+        # Behind the good messages: their receivers get them though the peer broke off.
         if decoder.failure is not None and channel.is_open:
             raise decoder.failure
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """Recycle the buffer of an incomplete payload."""
+        # The input channel does not know this buffer yet: it gets it with its last byte.
         self.frames.close()
 
 

@@ -257,6 +257,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
                     # In the next pass of the loop: other connections have their turn first.
                     self._loop.call_soon(self.transport_flush)
                     return
+                # Before the write: a handler that becomes writable in it asks anew.
                 self._is_flush_wanted = False
                 budget -= self._write_out(self._transport)
         finally:
@@ -327,6 +328,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             if timer is not None:
                 timer.cancel()
         self._tell_end(was_active=was_active)
+        # Last: who waits for the end finds everything released.
         self._closed.set()
 
     def _check_idle(self) -> None:
@@ -418,6 +420,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the channel: the transport is gone."""
+        # Closed while the connection was being made: the handlers were told then.
         if self._state is _State.CLOSED:
             return
         if exc is not None and self._state is _State.OPEN:

@@ -42,6 +42,8 @@ class ChannelOutboundBuffer:
         self._high = high_watermark_bytes
         self._low = low_watermark_bytes
         self.is_writable = True
+        # Two sums that only grow, not their difference: a callback is due when ``num_written`` reaches the sum at its
+        # frame's end.
         self.num_added = 0
         self.num_written = 0
         self._unflushed: list[View] = []
@@ -81,6 +83,7 @@ class ChannelOutboundBuffer:
         assert 0 <= num_bytes <= self.pending_bytes, f"{num_bytes} bytes written, {self.pending_bytes} pending"
         self.num_written += num_bytes
         written, callbacks = self.num_written, self._callbacks
+        # Returned, not called: a callback may write, and must find the counts as they are then.
         due: list[OnWritten] = []
         while callbacks and callbacks[0][0] <= written:
             due.append(callbacks.popleft()[1])
@@ -95,6 +98,7 @@ class ChannelOutboundBuffer:
         due = [callback for _, callback in self._callbacks]
         self._callbacks.clear()
         self._unflushed = []
+        # A closed channel has no pending bytes, so nobody waits for them.
         self.num_written = self.num_added
         return due
 

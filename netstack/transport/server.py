@@ -91,6 +91,7 @@ class _ChannelGroup(ChannelHandler):
             self.log.warning(text, peer=channel.peer, admission=repr(self.admission))
             channel.abort()
             return
+        # Before the event goes on: a handler that closes the channel in it must find it counted.
         self.channels.add(channel)
         for each in evicted:
             text = "a connection was cut: too many are not authenticated"
@@ -99,6 +100,7 @@ class _ChannelGroup(ChannelHandler):
         if self._is_open_to_all:
             self.admission.authenticate(channel)
         ctx.fire_channel_active()
+        # Behind the event: handlers hear of an end only if they have heard of the beginning.
         if self.is_closed:
             # The kernel accepted it before the server stopped listening.
             channel.close()
@@ -186,6 +188,7 @@ class NetworkServer:
         server = await asyncio.get_running_loop().create_server(
             self._make_channel, host, port, backlog=self._config.backlog, start_serving=False
         )
+        # Kept before the first check that may raise: ``close`` then closes the sockets.
         self._server = server
         # Also of a connection that was accepted, but has no channel yet.
         ports = {each.getsockname()[1] for each in server.sockets}
@@ -209,6 +212,7 @@ class NetworkServer:
         """
         # First: a connection that is accepted from now on is closed as soon as it is active.
         self._group.is_closed = True
+        # Before the descriptors close: their numbers may then mean other files, which a forked child must keep.
         for guard in self._guards:
             guard.release()
         if self._server is not None:
@@ -217,6 +221,7 @@ class NetworkServer:
                 await asyncio.sleep(0)
         if self._tls is not None:
             await self._tls.close()
+        # A copy: each channel leaves the set when it ends.
         channels = list(self._group.channels)
         for channel in channels:
             if self._group.admission.is_authenticated(channel):
@@ -245,6 +250,7 @@ class NetworkServer:
     def _handlers(self) -> tuple[ChannelHandler, ...]:
         security = self._security
         handlers = self._handlers_factory()
+        # The group comes first in each case: it counts a connection before its peer has said anything.
         if security.mode is SecurityMode.NONE:
             return (self._group, *handlers)
         if security.mode is SecurityMode.CERTIFICATES:
@@ -278,6 +284,7 @@ class NetworkServer:
         return (self._group, *behind_decoder(handlers, authentication), heartbeats)
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
+        # Asked at each handshake: a token expires while the server runs.
         if gate.is_expired(wall_clock_ms()):
             return None
         return derive_key(gate_token(self._security.secret, gate))
@@ -319,6 +326,7 @@ async def connect(
             f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}"
         )
     check_congestion_control(config.congestion_control)
+    # Again only after a handshake that came too late: any other refusal would come again.
     for _ in range(_MAX_LATE_HANDSHAKES):
         with contextlib.suppress(LateHandshakeError):
             return await _Dial(config, security, connection_id, handlers_factory, timeout_s, gate).run()
@@ -358,6 +366,7 @@ class _Dial:
     async def _connect(self) -> None:
         address = self.address
         try:
+            # One limit for all steps: a peer that is slow in each of them must not take as long as their sum.
             async with running_timeout(self.timeout_s):
                 await self._dial()
                 await self._ready
@@ -435,6 +444,7 @@ class _Dial:
 
     def _loopback_check(self, on_ready: Callable[[Channel], object]) -> PeerCheck:
         """Make the first handler without TLS: the name may have been resolved to another machine's address."""
+        # Before any byte of ours: a proof must not go to another machine in the clear.
         return PeerCheck(self._refuse_other_machine, on_ready=on_ready, on_failed=self._fail)
 
     def _refuse_other_machine(self, channel: Channel) -> ConnectError | None:
@@ -446,9 +456,11 @@ class _Dial:
         )
 
     def _succeed(self, _channel: Channel) -> None:
+        # ``run`` cancels the future when its caller gives up; the connection may become ready just then.
         if not self._ready.done():
             self._ready.set_result(None)
 
     def _fail(self, error: NetstackError) -> None:
+        # The end of a connection that was ready before, or that nobody waits for.
         if not self._ready.done():
             self._ready.set_exception(error)

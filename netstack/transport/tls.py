@@ -145,6 +145,7 @@ class TlsAcceptor:
             del self._handshakes[oldest]
             oldest.cancel()
         task = asyncio.create_task(self._handshake(sock))
+        # The set keeps the task alive: the loop itself has only a weak reference.
         self._handshakes[task] = None
         task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
@@ -174,6 +175,7 @@ class TlsAcceptor:
         for each in self._listening:
             each.close()
         self._listening.clear()
+        # The channel of such a connection is in no group yet: the server cannot close it.
         await _cancelled(list(self._handshakes))
 
 
