@@ -96,6 +96,7 @@ def _new_result(start: Callable[..., object], function: Callable[[], T], name: s
     """Return the future of a call that ``start`` begins."""
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
+    # Each asks first: the caller may have been cancelled while the call ran, and the future with it.
     def set_result(value: T) -> None:
         if not result.done():
             result.set_result(value)

@@ -433,6 +433,7 @@ class LoopTimer:
             loop.execute_threadsafe(self._arm, delay_s)
 
     def _arm(self, delay_s: float) -> None:
+        # It may have been cancelled while the hop was on its way.
         if self._callback is not None:
             self._handle = self._loop.loop.call_later(delay_s, self._fire)
 
@@ -445,6 +446,7 @@ class LoopTimer:
 
     def cancel(self) -> None:
         """Prevent the call if it has not begun."""
+        # Before the hop: a timer that fires until the loop gets there finds no call.
         self._callback = None
         with contextlib.suppress(ResourceClosedError):  # the loop has ended, and its timers with it
             self._loop.execute_threadsafe(self._disarm)

@@ -60,6 +60,7 @@ class ClosedInChildren:
 
     def _close(self) -> None:
         with contextlib.suppress(OSError):
+            # Other code of the parent may have closed it: its number then means a file that the child needs.
             if _identity(self._descriptor) == self._identity:
                 os.close(self._descriptor)
 
@@ -169,6 +170,7 @@ def _after_fork() -> None:
         if (loop := _serving[ident]) is not None:
             loop.call_soon(end_stranded_child)
     _serving.clear()
+    # Before the sets are emptied: a destructor here would take the parent's sockets out of the shared selector.
     _inherited.extend([*_guarded, *_kept.values()])
     _guarded.clear()
     _kept.clear()
