@@ -108,6 +108,7 @@ class BufferConsumer:
         """
         self._lease.retain()
         copy = BufferConsumer(self._lease, self._marker, self.data_type, self.partial_record_length)
+        # What this reader has built went elsewhere: a copy for a checkpoint must not have it again.
         copy._read = self._read
         copy.is_compressed = self.is_compressed
         return copy
@@ -125,12 +126,14 @@ class BufferConsumer:
     @property
     def num_bytes_unread(self) -> int:
         """How many committed bytes were not built yet; looks at the writer's position now."""
+        # One load for the test and the number: the writer may finish in between.
         position = self._marker.position
         return max(0, (position if position >= 0 else ~position) - self._read)
 
     @property
     def is_finished(self) -> bool:
         """Whether the writer had finished at the last ``build`` (or at construction)."""
+        # Not by the position now: bytes that the writer commits behind the last look would be dropped with the buffer.
         return self._seen < 0
 
     @property
@@ -141,6 +144,7 @@ class BufferConsumer:
 
     def build(self) -> NetworkBuffer:
         """Return everything committed since the last call, maybe nothing; the caller recycles it."""
+        # One load: the writer may commit more, or finish, between two.
         position = self._seen = self._marker.position
         start = self._read
         end = self._read = position if position >= 0 else ~position
@@ -241,10 +245,12 @@ class BufferBuilder:
         """Limit the buffer to ``size_bytes`` (buffer debloating): never below the written bytes, never beyond the
         segment.
         """
+        # What was written was committed, and may be read already.
         self.capacity_bytes = min(len(self._view), max(size_bytes, self._position))
 
     def finish(self) -> int:
         """Close for writing; returns the bytes written.  The second call changes nothing."""
+        # Number and end in one store: a reader never sees the end without all bytes.
         self._marker.position = ~self._position
         return self._position
 
@@ -259,6 +265,8 @@ class BufferBuilder:
         """
         if self._has_consumer:
             raise LocalProtocolError("a buffer has one consumer, and it exists already")
+        # A reference for the reader: it may be closed while the builder still writes, and the segment must not go home
+        # then.
         self._has_consumer = True
         self._lease.retain()
         return BufferConsumer(self._lease, self._marker, DataType.DATA_BUFFER, partial_record_length)
@@ -310,6 +318,7 @@ class ContentBuffer(NetworkBuffer):
         if not self._lease.count:
             raise self._lease.misused("is used after its release")
         if self._data is None:
+            # Once: a second serialization might differ, and readers of slices need one text.
             self._data = self._content.to_bytes()
             self.size = len(self._data)
         return memoryview(self._data)
@@ -389,6 +398,7 @@ class SegmentConsumer(BufferConsumer):
         if self._made_lease is not None or self._read:
             return None
         self._seen = ~len(self._segment.view)
+        # The reference leaves with the segment: a later ``close`` must not send it home as well.
         self._is_closed = True
         return self._segment
 
@@ -424,12 +434,14 @@ class ContentConsumer(SegmentConsumer):
     def build(self) -> NetworkBuffer:
         """Return the content as bytes, once, then nothing; the consumer stays open."""
         self._seen = ~len(self._segment.view)
+        # As bytes: the content itself has one owner, and this consumer stays open.
         data = b"" if self._read else self.content.to_bytes()
         self._read = len(self._segment.view)
         return NetworkBuffer.unpooled(data, DataType.DATA_BUFFER)
 
     def take_segment(self) -> MemorySegment | None:
         """Return None: the segment holds no bytes."""
+        # Its bytes are whatever the segment held before.
         return None
 
     def byte_buffers(self) -> list[NetworkBuffer]:
@@ -438,6 +450,7 @@ class ContentConsumer(SegmentConsumer):
 
     def copy(self) -> BufferConsumer:
         """Make a second reader, of the bytes."""
+        # A content has one owner; the copy must not see what its reader does to it.
         return BufferConsumer.of_buffer(NetworkBuffer.unpooled(self.content.to_bytes(), DataType.DATA_BUFFER))
 
     def skip(self, num_bytes: int) -> None:

@@ -83,6 +83,7 @@ class ParkedThreads:
         """Note that the calling thread has to wait; returns the lock with which it stands in the line."""
         gate = threading.Lock()
         gate.acquire()  # no wait: the lock is new
+        # Before the wait: the time that is told includes all of it.
         if self.observer is not None:
             self.observer.mark_start()
         with self._lock:
@@ -95,6 +96,8 @@ class ParkedThreads:
         if gate.acquire(timeout=PARK_SLICE_S):
             return
         with self._lock:
+            # Looked at under the lock: a thread that was taken out just now has a segment coming, and must not lose the
+            # wake-up.
             if gate in self.line:
                 self.line.remove(gate)
                 return
@@ -227,9 +230,7 @@ class LocalBufferPool(BufferRecycler):
         return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
 
     def available_future(self) -> AvailabilityFuture:
-        """Return the future that is done while the pool is available (or destroyed), else completed
-        when it becomes so.
-        """
+        """Return the future that is done while the pool is available or destroyed, or when it becomes so."""
         with self._lock:
             return self._availability.future
 
@@ -308,10 +309,9 @@ class LocalBufferPool(BufferRecycler):
     def _take_more_locked(
         self, segments: list[MemorySegment], max_segments: int, subpartition: int
     ) -> list[MemorySegment]:
-        """Add the free segments to ``segments``, except the last one, so that the pool stays available; the next
-        request takes that one.
-        """
+        """Add the free segments to ``segments``, except the last one."""
         free = self._free
+        # One stays, so that the pool stays available; the next request takes it, and fetches another one.
         num_more = min(max_segments, len(free)) - 1
         if subpartition >= 0 and self._counts:
             num_more = min(num_more, self._max_per_channel - 1 - self._counts[subpartition])
@@ -333,9 +333,7 @@ class LocalBufferPool(BufferRecycler):
     # ---------------------------------------------------------------- listeners
 
     def add_buffer_listener(self, listener: BufferListener) -> bool:
-        """Give ``listener`` the next buffer that comes; False (and nothing is kept) if one is free now or the pool is
-        destroyed.
-        """
+        """Give ``listener`` the next buffer; False (nothing is kept) if one is free or the pool is destroyed."""
         with self._lock:
             if self._free or self.is_destroyed:
                 return False
@@ -343,9 +341,7 @@ class LocalBufferPool(BufferRecycler):
             return True
 
     def _serve(self, listener: BufferListener | None, segment: MemorySegment) -> None:
-        """Offer ``segment`` to one listener after the other, and further ones as long as the network pool has some; no
-        lock is held.
-        """
+        """Offer ``segment`` to one listener after the other, and further ones as they come; no lock is held."""
         wakeups: list[Callable[[], object]] = []
         while listener is not None:
             if self._ledger is not None:
@@ -356,6 +352,7 @@ class LocalBufferPool(BufferRecycler):
             except BaseException:
                 buffer.recycle()
                 raise
+            # The listener did not need it: the buffer ends without sending the segment home.
             if not is_taken:
                 buffer.lease.abandon()
                 if self._ledger is not None:
@@ -431,13 +428,13 @@ class LocalBufferPool(BufferRecycler):
             run_all(calls + wakeups)
 
     def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
-        """Take a segment of the network pool, for which this pool stood in line; False if other pools
-        should have it.
-        """
+        """Take a segment that this pool stood in line for; False if other pools should have it."""
         with self._lock:
+            # It has found a segment since it stood in line; a pool without one needs this more.
             if self._free and self.num_requested > self.num_required:
                 return False
             is_kept, listener = self._store_locked(segment, wakeups)
+        # Later: the network pool still goes through its line, and listeners are called outside every lock.
         if listener is not None:
             wakeups.append(lambda: self._serve(listener, segment))
         return is_kept
@@ -449,6 +446,7 @@ class LocalBufferPool(BufferRecycler):
 
         Without a listener the segment is free now, and ``wakeups`` gets the calls that tell waiters.
         """
+        # Not kept, but not dropped: the caller gives it back, else it would be lost to the process.
         if self.is_destroyed or self.num_requested > self.num_buffers:
             return False, None
         if self._listeners:
@@ -462,6 +460,7 @@ class LocalBufferPool(BufferRecycler):
     def _uncount_locked(self, subpartition: int, num_segments: int, wakeups: list[Callable[[], object]]) -> None:
         count = self._counts[subpartition]
         self._counts[subpartition] = count - num_segments
+        # Only when it falls below its maximum just now: another subpartition may still be full.
         if count >= self._max_per_channel > count - num_segments:
             self._num_full -= 1
             if self._free:  # the recycled segment itself may go to another pool
@@ -483,6 +482,7 @@ class LocalBufferPool(BufferRecycler):
             if self.is_destroyed:
                 return
             free = self._free
+            # Within the lock round of the look: two threads that adjust would give the surplus back twice.
             num_excess = max(0, min(len(free), self.num_requested - self.num_buffers))
             excess = [free.pop() for _ in range(num_excess)]
             grants = self._parent.take_back(self, excess) if excess else []
@@ -510,6 +510,7 @@ class LocalBufferPool(BufferRecycler):
             segments = self._free
             self._free = []
             calls = self._parked.wake_all_locked()
+            # A destroyed pool counts as available: a task that waits for it tries, and gets the error.
             pending = self._availability.unavailable_to_reset_available()
             if pending is not None:
                 calls.append(pending.complete)
@@ -571,9 +572,7 @@ class LocalBufferPool(BufferRecycler):
         return segment
 
     def _fetch_locked(self) -> MemorySegment | None:
-        """Take a segment of the network pool if this pool is empty and below its size; None puts it into the line
-        there.
-        """
+        """Take a segment of the network pool if this pool is empty and below its size; None: it stands in line."""
         return None if self._free or self.is_destroyed else self._parent.take_or_wait(self)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:

@@ -92,6 +92,7 @@ class SegmentLedger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Guarded by _lock.
+        # Both have at most one entry for each segment of the arena.
         self._out: dict[int, tuple[str, tuple[Frame, ...]]] = {}
         self._last_return: dict[int, tuple[Frame, ...]] = {}
         # Appended by the garbage collector, at any time on any thread, so without the lock; append and list() are
@@ -270,6 +271,7 @@ class BufferLease:
     def abandon(self) -> None:
         """Forget the only holder without recycling: nobody took the buffer, and its maker keeps the segment."""
         assert len(self._tokens) == 1, f"{self!r} is in use"
+        # A release would send the segment home, although its maker goes on with it.
         self._tokens.clear()
 
     if _DEBUG:
@@ -371,6 +373,7 @@ class NetworkBuffer:
             BufferOwnershipError: the buffer was recycled by its last holder.
         """
         lease = self._lease
+        # Finds a holder that reads behind its own recycle; no lock, because holders cannot lose the segment meanwhile.
         if not lease._tokens:
             raise lease.misused("is used after its release")
         view = lease.segment.view
@@ -461,6 +464,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         token = tokens.pop()
         if _DEBUG:
             lease._note_release(token)
+        # Others still read it: the last of them sends it home.
         if token is not _LAST:
             continue
         if recycler is not last:
@@ -480,6 +484,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
 
 def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
     """Give back segments without a lease, with one wake-up for waiting threads.  The caller was their only holder."""
+    # They had no lease that would do it.
     if _DEBUG:
         for segment in segments:
             segment.view[:] = _POISON * len(segment.view)
@@ -514,11 +519,13 @@ class BufferCompressor:
         if size <= _LZ4_HEADER.size or not buffer.is_buffer or buffer.is_compressed:
             return buffer
         block: bytes = raw_lz4().compress(buffer.view, asbytes=True)
+        # The receiver has room for one segment: a larger block might not fit.
         if _LZ4_HEADER.size + len(block) >= size:
             return buffer
         smaller = NetworkBuffer.unpooled(
             _LZ4_HEADER.pack(len(block), size) + block, buffer.data_type, is_compressed=True
         )
+        # Only now: the block has memory of its own.
         buffer.recycle()
         return smaller
 

@@ -264,6 +264,7 @@ class NetworkBufferPool:
             # Before its free segments come back: each of these counts one down.
             self._num_outstanding += pool.num_requested
             self._give_back_locked(pool, segments)
+            # Its guarantee is free now: the other pools may grow.
             resized = self._redistribute_locked()
             grants = self._grant_locked()
         self._settle(grants, resized)
@@ -318,6 +319,7 @@ class NetworkBufferPool:
             for segment in segments:
                 self.ledger.give_back(segment.index)
         with self._lock:
+            # Before the redistribution: the promise ends with the segments, and the pools get their share of it.
             self._num_unpooled -= len(segments)
             assert self._num_unpooled >= 0, "more unpooled segments came back than were given out"
             self._free.extend(segments)
@@ -372,6 +374,7 @@ class NetworkBufferPool:
                 claim.is_closed = True
                 claim.gate.release()
             self._claims.clear()
+        # Outside the lock: a pool that ends takes it to give its segments back.
         run_all([self.destroy_all_pools, self._unmap_if_complete])
         if self.ledger is not None:
             self.ledger.check_lost()
