@@ -217,6 +217,7 @@ class GateChannels:
 
     def _enter_locked(self, lifecycle: Lifecycle) -> bool:
         """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
+        # Only onward: a request that comes behind the close must not open the gate again.
         is_step = lifecycle > self._lifecycle
         if is_step:
             self._lifecycle = lifecycle
@@ -248,6 +249,7 @@ class GateChannels:
             is_late = self._lifecycle is _REQUESTED
             if not is_late:
                 self._channel_state = (writer, gate_index)
+                # Within the lock: a channel that is added meanwhile gets the writer here or by ``_put_locked``.
                 for channel in self._by_index:
                     channel.set_channel_state_writer(writer, InputChannelInfo(gate_index, channel.index))
         if is_late:
@@ -271,6 +273,7 @@ class GateChannels:
 
     def _put_locked(self, channel: InputChannel) -> None:
         """Set ``channel`` up and put it at its index: at the end, or in the place of another channel."""
+        # Before it is in the list: a thread that finds it there finds its pool and its writer, too.
         self._set_up(channel)
         if channel.index == len(self._by_index):
             self._by_index.append(channel)
@@ -340,6 +343,7 @@ class GateChannels:
                 self._num_unknown -= 1
                 if not self._num_unknown:
                     self._pending_events.clear()
+        # Released by this thread: no close will find it in the list.
         if not is_wanted:
             channel.release()
             return False
@@ -351,6 +355,7 @@ class GateChannels:
         """Ask for a partition once more, with the channel's back-off; nothing happens after the close.  Any thread."""
         if self._lifecycle is _RELEASED:
             return
+        # A copy: an update may exchange a channel meanwhile, and requests the new one itself.
         for channel in list(self._by_index):
             if channel.partition_id == partition_id and channel.subpartition == subpartition:
                 channel.retrigger_subpartition_request()

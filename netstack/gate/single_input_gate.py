@@ -246,6 +246,7 @@ class SingleInputGate(GateChannels):
             rest = queue.rest
             if queue.priority or not rest:
                 return []
+            # Taken out before they are polled: a notification during the poll queues its channel again.
             channels = (
                 [rest.popleft() for _ in range(min(len(rest), max_buffers))] if len(rest) > 1 else [rest.popleft()]
             )
@@ -341,6 +342,7 @@ class SingleInputGate(GateChannels):
             return None
         buffer = found[0]
         if not buffer.is_buffer:
+            # Remembered: the news of it may still come, and would promise another one.
             if buffer.data_type is _PRIORITY and not was_prioritized:
                 # It was polled in an ordinary turn, before anybody told of it.
                 with self._lock:
@@ -371,6 +373,7 @@ class SingleInputGate(GateChannels):
             event = deserialize_event(buffer.view)
         finally:
             buffer.recycle()
+        # Only once for a channel: the ends of single subpartitions were dropped above.
         if isinstance(event, EndOfData):
             self._num_ended += 1
             self._should_drain = self._should_drain and event.mode is StopMode.DRAIN
@@ -436,6 +439,7 @@ class SingleInputGate(GateChannels):
         channel.release()
         self._num_finished += 1
         with self._lock:
+            # Its end was the last element, but a notification may have come during the poll.
             if channel.is_queued:
                 (self._queue.priority if channel.is_prioritized else self._queue.rest).remove(channel)
                 channel.is_queued = channel.is_prioritized = False
@@ -508,6 +512,7 @@ class SingleInputGate(GateChannels):
             channel.is_queued = True
             channel.is_prioritized = has_priority
             (queue.priority if has_priority else queue.rest).append(channel)
+        # Moved, not added: a channel that stands in both parts would be polled in vain, and counted twice.
         elif has_priority and not channel.is_prioritized:
             queue.rest.remove(channel)
             queue.priority.append(channel)
@@ -555,6 +560,7 @@ class SingleInputGate(GateChannels):
             for channel in self._queue:
                 channel.is_queued = channel.is_prioritized = False
             self._queue.clear()
+        # Outside the lock: a release recycles buffers and tells producers.
         calls: list[Callable[[], None]] = [channel.release for channel in channels]
         if self._buffer_pool is not None:
             calls.append(self._buffer_pool.destroy)

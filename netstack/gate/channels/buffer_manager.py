@@ -166,6 +166,7 @@ class BufferManager(BufferRecycler):
         initial_credit = self.initial_credit
         self.num_required = backlog + initial_credit
         self._is_content = initial_credit >= _MIN_FOR_CONTENT and 4 * len(self._exclusive) >= initial_credit
+        # A channel without enough of its own stands in line from here on, or its sender waits for ever.
         return not self._is_content and self._num_missing_locked() > 0
 
     def request_floating(self) -> None:
@@ -227,6 +228,7 @@ class BufferManager(BufferRecycler):
                 floating = self._floating
                 for segment in segments:
                     exclusive.append(segment)
+                    # The own segment stays, the borrowed buffer goes: other channels may need that one.
                     if floating and len(exclusive) + len(floating) > self.num_required:
                         surplus.append(floating.pop())
                     else:
@@ -242,6 +244,7 @@ class BufferManager(BufferRecycler):
 
     def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
         """Hear that the pool offers ``buffer``; returns whether the channel takes it, which then is a credit more."""
+        # The pool has taken it out of its line, whatever the answer: it has to ask anew.
         with self._lock:
             self.is_waiting = False
             if self._num_missing_locked() <= 0:
@@ -324,6 +327,7 @@ class BufferManager(BufferRecycler):
         """Whether the sender should hear of its new credit now: it has none, or a lump of it is due, and no other
         thread is announcing it already.
         """
+        # A sender without credit hears of each one: it could wait for ever for a lump that never comes together.
         if self._is_announcing or (self.num_unannounced < self._lump and self.num_granted > self.num_spent):
             return False
         self._is_announcing = True

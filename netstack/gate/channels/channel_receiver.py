@@ -171,6 +171,7 @@ class ChannelReceiver(InputChannel):
                 self.expected_sequence_number = end
                 self.num_bytes_received += num_buffers * buffers[0].size
                 is_pending = self._in_flight.is_pending
+                # References of their own: the task may recycle a buffer before the writer has it.
                 if is_pending:
                     for buffer in buffers:
                         self._in_flight.note_buffer_locked(buffer)
@@ -273,6 +274,7 @@ class ChannelReceiver(InputChannel):
                 self._num_event_bytes_received += buffer.size
                 if data_type.is_blocking_upstream:
                     self.is_blocked = True
+                # The sender waits behind its barrier: meanwhile its buffers may bring the barrier of another channel.
                 if self.is_blocked and self.buffer_manager.initial_credit == 0:
                     surplus = self.buffer_manager.forget_credit_locked()
                 elif backlog >= 0:

@@ -132,6 +132,7 @@ class InFlightRecorder:
                 )
             if checkpoint_id > last_id:
                 self.last_barrier = None  # an obsolete one, which the task did not look at
+        # Data before the newer barrier includes data behind this one's: it belongs to no older checkpoint.
         if self.has_barrier_received and self.last_seen_barrier > checkpoint_id:
             raise CheckpointSubsumedError(
                 f"the barrier of checkpoint {self.last_seen_barrier} arrived before checkpoint {checkpoint_id} was "
@@ -146,6 +147,7 @@ class InFlightRecorder:
 
     def stop_locked(self, checkpoint_id: int) -> None:
         """End a checkpoint that is complete or aborted; a later one that was started goes on."""
+        # An abort of an older checkpoint may come late: the recording of a newer one goes on.
         if checkpoint_id >= self.last_seen_barrier:
             self._go_to(_Status.COMPLETED, checkpoint_id)
         if self.last_barrier is not None and self.last_barrier[0] == checkpoint_id:
@@ -163,6 +165,7 @@ class InFlightRecorder:
 
     def on_barrier(self, checkpoint_id: int) -> bool:
         """Note a barrier that arrived; returns whether it counts: it is new, or the one that was waited for."""
+        # A checkpoint that has ended takes no barrier any more; one that goes on waits for this very id.
         if checkpoint_id < self.last_seen_barrier + (self._status is _Status.COMPLETED):
             return False
         self._go_to(_Status.BARRIER_RECEIVED, checkpoint_id)
@@ -184,6 +187,7 @@ class InFlightRecorder:
         for buffer, sequence_number in queued:
             if not buffer.is_buffer:
                 continue
+            # What is behind the barrier comes again from the producer after a restore: it would be there twice.
             if self.last_barrier is not None and not is_before(sequence_number, self.last_barrier[1]):
                 break
             buffers.append(buffer.retain())
@@ -196,15 +200,14 @@ class InFlightRecorder:
         return buffers
 
     def hand_over_polled(self, buffers: Sequence[NetworkBuffer]) -> None:
-        """Give the writer the buffers that a local channel polled while ``is_pending``; polling thread,
-        no lock held.
-        """
+        """Give the writer what a local channel polled while ``is_pending``; polling thread, no lock held."""
         self._writer.add_input_data(self.last_seen_barrier, self._info, buffers)
 
     def hand_over(self) -> None:
         """Give the writer the noted buffers; outside the lock, any thread."""
         while True:
             with self._lock:
+                # The other thread takes ours along: with two writing at once the later data could get there first.
                 if self._is_handing_over or not self._to_persist:
                     return
                 self._is_handing_over = True
@@ -431,9 +434,7 @@ class InputChannel(ABC):
             self._request()
 
     def retrigger_subpartition_request(self) -> None:
-        """Ask once more for a partition that was not found; the end of the back-off is the channel's error.
-
-        Any thread.
+        """Ask once more for a partition that was not found; an error when the back-off is over.  Any thread.
 
         Raises:
             LocalProtocolError: it was never asked for.
@@ -482,12 +483,11 @@ class InputChannel(ABC):
         return [], True
 
     def concerns_all(self, data_type: DataType) -> bool:
-        """Count an end that was polled; returns whether an event concerns the whole channel: an end does when all its
-        subpartitions have reached it.  Task thread.
-        """
+        """Count an end that was polled; returns whether an event concerns the whole channel.  Task thread."""
         if data_type not in self._num_ends:
             return True
         self._num_ends[data_type] += 1
+        # The others have data to come: the channel must not end with the first.
         return self._num_ends[data_type] == self.num_subpartitions
 
     @abstractmethod

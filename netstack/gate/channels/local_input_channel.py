@@ -141,6 +141,7 @@ class LocalInputChannel(InputChannel):
             barrier = barrier_of(buffer)
             if barrier is not None:
                 self._in_flight.on_barrier(barrier.checkpoint_id)
+        # Polled before its barrier: the producer has kept nothing of it for the checkpoint.
         elif self._in_flight.is_pending:
             # An object is made bytes before the task gets it: the task may change its records.
             kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
