@@ -122,6 +122,7 @@ class TimerGauge:
 
     def _count_locked(self, start_ns: int, now_ns: int | None = None) -> None:
         now_ns = self._clock_ns() if now_ns is None else now_ns
+        # An ``update`` on another thread may have counted beyond the moment at which the wait ended.
         elapsed_ns = max(0, now_ns - self._counted_to_ns)
         self._interval_ns += elapsed_ns
         self.ended_ns += elapsed_ns
@@ -550,6 +551,7 @@ class MailboxProcessor:
             FlowletError: mails keep posting mails.
         """
         for _ in range(_MAX_DRAIN_ROUNDS):
+            # Its last look and the quiesce are two steps; a mail that comes between them begins another round.
             self.run_all_mails()
             # A mail may have come since the last look: then it has to run first.
             if self.mailbox.try_quiesce():
@@ -560,6 +562,7 @@ class MailboxProcessor:
 
     def close(self) -> None:
         """Close the mailbox and cancel the remaining mails."""
+        # A thread may wait for the result of one: it must learn that none comes.
         for mail in self.mailbox.close():
             mail.try_cancel()
 
