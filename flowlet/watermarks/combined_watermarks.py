@@ -89,6 +89,7 @@ class StatusWatermarkValve:
 
         The last watermark finishes the channel, even an idle one.
         """
+        # First: an idle channel that ends must not keep the others waiting for it.
         if watermark.timestamp == MAX_TIMESTAMP:
             return self._finished(channel_index)
         state = self._states[channel_index]
@@ -114,6 +115,7 @@ class StatusWatermarkValve:
             holds_back = self._watermarks[channel_index] == self.last_output  # perhaps it alone
             return self._after_one_less_active(may_advance=holds_back)
         self._num_active += 1
+        # Behind until it has caught up: its old watermark must not take the output back.
         self._states[channel_index] = ChannelState.BEHIND
         self._align_if_caught_up(channel_index)
         return self._wake_output()
@@ -125,6 +127,7 @@ class StatusWatermarkValve:
         self._states[channel] = ChannelState.FINISHED
         self._num_finished += 1
         self._num_active -= state is not ChannelState.IDLE
+        # The last watermark alone: a finished channel beside others never raises the output (FLINK-38477).
         if self._num_finished == len(self._states):
             return [*self._wake_output(), *self._advance_to(MAX_TIMESTAMP)]
         return [] if state is ChannelState.IDLE else self._after_one_less_active(may_advance=True)
@@ -150,6 +153,7 @@ class StatusWatermarkValve:
         if self._watermarks[channel] < self.last_output:
             return
         self._states[channel] = ChannelState.ALIGNED
+        # An entry of before may still be there: a second one would break the bound of the heap.
         if not self._is_in_heap[channel]:
             self._is_in_heap[channel] = True
             heappush(self._heap, (self._watermarks[channel], channel))
@@ -213,6 +217,7 @@ class PartialWatermark:
     def emit_watermark(self, timestamp: int) -> None:
         """Raise the part's watermark; the part is active."""
         if timestamp > self.timestamp:
+            # Before the owner hears: it counts the active parts by the difference.
             was_idle, self.is_idle = self.is_idle, False
             self.timestamp = timestamp
             self._owner.part_changed(self, was_idle=was_idle)
@@ -261,6 +266,7 @@ class WatermarkMultiplexer:
     def remove(self, name: str) -> None:
         """Remove a part, which has ended."""
         part = self._parts.pop(name)
+        # Marked before it is told: its entries stay in the heap until they are the top, and count no more.
         part.is_removed = True
         self._num_active -= not part.is_idle
         self._changed()
@@ -286,6 +292,7 @@ class WatermarkMultiplexer:
         """Tell the output the combined state."""
         self._is_deferred = False
         lowest = self._lowest()
+        # One active part decides, however many are idle; the output is idle only if all are.
         if lowest is not None:
             self._output.mark_active()
             self._output.emit_watermark(lowest)
@@ -305,6 +312,7 @@ class WatermarkMultiplexer:
 
     def _push(self, part: PartialWatermark) -> None:
         heappush(self._heap, (part.timestamp, next(self._numbers), part))
+        # A part that rises while another one holds the top leaves an entry each time: without a bound the heap grows.
         if len(self._heap) > 2 * len(self._parts) + _MIN_HEAP:
             self._heap = [
                 (each.timestamp, next(self._numbers), each) for each in self._parts.values() if not each.is_idle
@@ -315,6 +323,7 @@ class WatermarkMultiplexer:
         heap = self._heap
         while heap:
             timestamp, _, part = heap[0]
+            # An entry of a part that has changed since is no more than a hint that it was there.
             if part.timestamp == timestamp and not part.is_idle and not part.is_removed:
                 return timestamp
             heappop(heap)
