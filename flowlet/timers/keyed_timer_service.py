@@ -55,9 +55,7 @@ NO_KEY: Final = _NoKey.NO_KEY  # not None, which is a valid key
 
 
 class KeyContext:
-    """Holds the key of the record or timer that is being processed, ``NO_KEY`` if the stream has none; task thread
-    only.
-    """
+    """Holds the key of the record or timer at hand, ``NO_KEY`` if the stream has none; task thread only."""
 
     __slots__ = ("current_key",)
 
@@ -137,6 +135,7 @@ class TimerQueue:
         """Remove a timer; False if it was not there."""
         if self._live.pop((timer.timestamp, exact_key(timer.key), timer.namespace), None) is None:
             return False
+        # Deleted timers stay in the heap until they are due, maybe in years: without a bound it grows for ever.
         if len(self._heap) > 2 * len(self._live) + _MIN_COMPACTION:
             self._heap = [entry for entry in self._heap if self._live.get(entry[2]) is entry[3]]
             heapify(self._heap)
@@ -147,6 +146,7 @@ class TimerQueue:
         heap = self._heap
         while heap:
             timestamp, _, identity, timer = heap[0]
+            # By identity: a timer that was deleted and added again has two entries, of which the newer one counts.
             if self._live.get(identity) is timer:
                 return timestamp
             heappop(heap)
@@ -295,6 +295,7 @@ class KeyedTimerService:
         return True
 
     def _on_clock(self, timestamp_ms: int) -> None:
+        # First: a timer that is registered while others fire must get a callback of its own.
         self._clock_timer = None
         manager = self.manager
         end_ns = manager.clock_ns() + BUDGET_NS
@@ -507,8 +508,7 @@ class KeyedTimerServiceManager:
                 service.end_keys()
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire the timers up to a watermark, then pass it on; a mail that waits may interrupt it, and then another mail
-        does the rest.
+        """Fire the timers up to a watermark, then pass it on; a waiting mail may interrupt it: another does the rest.
 
         The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
         """
@@ -523,9 +523,7 @@ class KeyedTimerServiceManager:
             self._go_on(output)
 
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        """Pass a status on behind the watermarks that came before it, because consumers drop watermarks of an idle
-        input.
-        """
+        """Pass a status on behind the watermarks that came before it."""
         if not self.is_interrupted:
             output.emit_control(status)
         else:
@@ -534,6 +532,7 @@ class KeyedTimerServiceManager:
     def leave_rest(self) -> None:
         """Leave the timers that mails have interrupted to the snapshot that follows, and fire no more of them."""
         if self._output is not None:
+            # The mail that waits still runs, and must find that it has nothing to do.
             self._has_left_rest = True
             self.is_interrupted = False
 
@@ -555,6 +554,7 @@ class KeyedTimerServiceManager:
             if target > self._emitted:
                 self._emitted = target
                 output.emit_control(Watermark(target))
+        # Behind all watermarks: consumers drop a watermark of an idle input.
         if self._is_idle_next:
             self._is_idle_next = False
             output.emit_control(IDLE)
@@ -575,6 +575,7 @@ class KeyedTimerServiceManager:
     def snapshot(self) -> TimersByKeyGroup:
         """All timers by key group and name of the service, also those restored for services that were never made."""
         groups: dict[int, dict[str, KeyGroupTimers]] = {}
+        # Also of services that no operator has asked for yet: their timers must survive this run.
         by_name = self._restored | {name: service.snapshot() for name, service in self._services.items()}
         for name, timers in by_name.items():
             for group, of_group in timers.items():

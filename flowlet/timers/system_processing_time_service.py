@@ -70,6 +70,7 @@ class ScheduledCallback:
 
     def cancel(self) -> None:
         """Cancel the timer: it does not fire (again), unless the callback is running already."""
+        # Before the loop's timer is cancelled: if it fires just now, its mail finds this mark.
         self.is_done = True
         self.service.timers.discard(self)
         if self._scheduled is not None:
@@ -102,6 +103,7 @@ class ScheduledCallback:
         if self.is_done:
             return
         if self.period_ms is None:
+            # Before the call: a callback that raises must not leave its timer behind.
             self.cancel()
             self.callback(self.timestamp_ms)
             return
@@ -209,6 +211,7 @@ class SystemProcessingTimeService:
         with self._lock:
             if self.state is not ServiceState.ALIVE:
                 return
+            # In the lock round that looked at the state: ``quiesce`` either counts this mail, or finds that none comes.
             self._num_mails += 1
             timer.is_mailed = True
         try:
@@ -241,6 +244,7 @@ class SystemProcessingTimeService:
             if self.state is not ServiceState.SHUT_DOWN:
                 self.state = state
             is_quiet = self._is_quiet_locked()
+        # A copy: each cancelled timer leaves the set.  A timer whose mail waits still runs, as Flink's does.
         for timer in list(self.timers):
             if not timer.is_mailed:
                 timer.cancel()
