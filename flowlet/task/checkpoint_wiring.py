@@ -60,6 +60,7 @@ class MailedCall:
             self._executor.execute(self._run, self._description, options=MailOptions.URGENT)
 
     def _run(self) -> None:
+        # Cancelled while its mail waited.
         if self._call is not None:
             self._call()
 
@@ -85,6 +86,7 @@ class TaskOutputs:
         Raises:
             NetstackError: a partition was released or finished.
         """
+        # Records that wait in the writers are older: behind the barrier they would belong to the next checkpoint.
         self._flush_pending()
         for partition, supports_unaligned in self._outputs:
             event_here, is_priority_here = event, is_priority

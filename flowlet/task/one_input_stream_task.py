@@ -101,6 +101,7 @@ class LightTask:
 
         False: the task's own thread must do it.
         """
+        # A producer's thread must not run its consumer: its own work, and its lock order, would wait for that.
         if not self.is_loop_thread():
             return False
         now_ns = self.clock_ns()
@@ -121,6 +122,7 @@ class LightTask:
             if now_ns > end_ns:
                 self._go_back(began_ns, now_ns)
                 return
+            # Mails belong to the task's thread: a barrier's trigger or a cancellation must not wait for more data.
             if mailbox.has_mail:
                 return
             if not gate.next_is_data:

@@ -88,6 +88,7 @@ class Histogram:
 
     def metrics(self, name: str) -> LatencyMetrics:
         """The number of all values, and the distribution of the values in the window; all 0 if there are no values."""
+        # A copy under the lock: a deque must not change while it is sorted.
         with self._lock:
             values = sorted(self._values)
         if not values:

@@ -66,6 +66,7 @@ class SourceStreamTask(StreamTask):
         Any thread.
         """
         gate = self.environment.offered_gate
+        # First: user code may run for long, and producers outside would offer and send for nothing.
         if gate is not None:
             gate.refuse_open("its job was cancelled or has failed")
         super().cancel()

@@ -194,6 +194,7 @@ class StreamTask(ABC):
 
         Any thread, any state, any number of times.
         """
+        # One step decides: of this thread and the task's, one alone closes what the task has.
         before = self._lifecycle.cancel()
         if before is ExecutionState.CREATED:
             # No thread uses outputs and gates, and none will.
@@ -241,6 +242,7 @@ class StreamTask(ABC):
             ctx.metrics.sample()  # the gauges once more, before the operators close
         self._chain.close()
         self._edge_functions.close()
+        # Behind the close: a consumer that has seen the end would take a task that fails now for finished.
         for partition in self._partitions:
             partition.finish()
         raise_first(errors_of(self._closers()))
@@ -560,6 +562,7 @@ class StreamTask(ABC):
         self._phase = _Phase.AWAITING_ACKNOWLEDGEMENT
 
     def _await_acknowledgement(self, controller: MailboxProcessor) -> None:
+        # Each of them: the end of the partition follows, and ends the channel of a consumer that still processes data.
         for partition in self._partitions:
             if partition.partition_type.is_blocking:
                 continue  # its consumers begin when this task has finished
