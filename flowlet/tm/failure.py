@@ -36,6 +36,7 @@ def named_wait(frame: FrameType | None) -> str | None:
     """
     while frame is not None:
         number = frame.f_lineno or 0  # None if the thread goes on just then
+        # The comment stands on the line of the call, or above it.
         for line in (number, number - 1):
             found = _NAME.search(linecache.getline(frame.f_code.co_filename, line))
             if found is not None:
@@ -56,6 +57,7 @@ def failure_info(
     try:
         return _described(error, descriptor, tm_id, timestamp_ms)
     except BaseException as failure:  # noqa: BLE001 - an exception's class and attributes are the user's code
+        # The task must be reported as failed, whatever its exception does: its job would wait for ever.
         text = f"<an exception that cannot be described: {preview(failure)}>"
         operator, record = (
             (error.operator, error.record_preview) if isinstance(error, UserFunctionError) else (None, None)
@@ -74,6 +76,7 @@ def _described(
     if isinstance(error, UserFunctionError):
         operator, record_preview = error.operator, error.record_preview
         cause = error.__cause__ or error
+    # Text from here on: the exception holds frames, and with them the user's objects.
     lines = traceback.TracebackException.from_exception(cause, max_group_depth=4)
     notes: list[str] = []
     if cause is not error:
@@ -120,6 +123,7 @@ def format_thread_stack(frame: FrameType) -> str:
     The whole stack if no call is the user's.
     ``frame`` is from ``sys._current_frames()``.
     """
+    # The thread goes on meanwhile: the lines may be of different moments.
     calls = traceback.extract_stack(frame)
     first_engine = next((index for index, call in enumerate(calls) if _is_engine_file(call.filename)), len(calls))
     first_user = next(

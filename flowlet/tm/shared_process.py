@@ -67,6 +67,7 @@ class KeptModules:
             self._put_back(name, module, now.get(name))
         for name, module in now.items():
             if name.partition(".")[0] in _ENGINE:
+                # Loaded late by a task: from now on it belongs to all of them.
                 self._kept.setdefault(name, module)
         return [f"put back {len(lost)} modules that were removed or replaced: {_some_of(sorted(lost))}"] if lost else []
 
@@ -112,6 +113,7 @@ class StandardDescriptors:
         elif found == kept:
             self._foreign.discard(descriptor)
             return None
+        # Told once: each task's end looks here.
         if descriptor in self._foreign:
             return None
         self._foreign.add(descriptor)
@@ -132,6 +134,7 @@ class DescriptorLimit:
 
     def mend(self) -> list[str]:
         """Raise a lowered limit as far as the hard limit allows, and report it."""
+        # Asked each time: a function may have lowered either of them.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _lesser(self._soft, hard)
         if _lesser(soft, wanted) == wanted:
@@ -161,6 +164,7 @@ class FreeDescriptors:
         was_short = self._is_short
         self._is_short = False
         try:
+            # By a try: the limit counts descriptors of libraries, too, which no table of ours has.
             os.close(self._duplicate())
         except OSError as error:
             self._is_short = error.errno in (errno.EMFILE, errno.ENFILE)
@@ -197,6 +201,7 @@ class SharedProcess(ExitStack):
 
     def before_deployment(self, job: str, task: str) -> None:
         """Mend the process before a task is deployed."""
+        # Only now: what the process itself imports late must be among the modules that are kept.
         if self._modules is None:
             self._modules = KeptModules(sys.modules, self._is_users_module)
         self._mend("before the deployment of this task", job=job, task=task)
@@ -213,6 +218,7 @@ class SharedProcess(ExitStack):
 
     def _mend(self, moment: str, **task: str) -> None:
         mended = []
+        # First: the modules below are mended in the table that imports use.
         if sys.modules is not self._table:
             sys.modules = self._table
             mended.append("put back sys.modules, which was replaced")
@@ -264,6 +270,7 @@ class _StandardStream(TextIOWrapper):
 
     def close(self) -> None:
         """Write the waiting text, and stay open for the other tasks."""
+        # A user's ``sys.stdout.close()`` would take the stream from all tasks of this process.
         self.flush()
 
 

@@ -116,6 +116,7 @@ class Task:
         """
         self.state = ExecutionState.DEPLOYING
         # Its files may take minutes to come, and to be installed; its consumers wait.
+        # Before the thread begins: a consumer that asks early must not be timed out.
         self._executor.network.partition_manager.announce(results_of(self.descriptor))
         try:
             self._thread.start()
@@ -133,6 +134,7 @@ class Task:
         with self._lock:  # either this sees the stream task, or the thread that makes it sees the cancellation
             self._cancelled.set()
             stream_task = self._stream_task
+        # Before the task hears of it: what its end does to its checkpoints is no failure to report.
         self._checkpointing.close()
         if stream_task is not None:
             stream_task.cancel()
@@ -163,6 +165,7 @@ class Task:
         """Carry out an order of the JobManager; return at once.  An order that does not fit the task is ignored.  Loop
         thread.
         """
+        # By exact type: an order of an unknown kind is a bug, and must not be passed over.
         self.HANDLERS[type(message)](self, message)
 
     def _cancel_ordered(self, _: messages.CancelTask) -> None:
@@ -254,6 +257,7 @@ class Task:
         return min(pause_s, left_s) if limits.fatal_timeout_s else pause_s
 
     def _died(self) -> None:
+        # Its last report may have been queued in front of this call.
         if not self.state.is_terminal:
             error = FlowletError(
                 "its thread ended without a report; does a trace function (sys.settrace, threading.settrace) raise?"
@@ -263,6 +267,7 @@ class Task:
     def _fail_without_thread(self, error: FlowletError) -> None:
         failure = failure_info(error, self.descriptor, self._executor.tm_id, time.time_ns() // 1_000_000)
         log_failure(error, failure)
+        # Taken away: orders that still come find no task, as after an ordinary end.
         with self._lock:
             stream_task, self._stream_task = self._stream_task, None
         if stream_task is not None:
@@ -273,6 +278,7 @@ class Task:
     def _changed(self, change: messages.TaskStateChanged) -> None:
         self.state = change.state
         self._executor.report(self, change)
+        # Behind the report: who waits for ``ended`` may take the slot for free, and the JobManager must know first.
         if change.state.is_terminal:
             self._executor.network.partition_manager.withdraw(results_of(self.descriptor))
             if self._watchdog is not None:
@@ -330,6 +336,8 @@ class Task:
             state = ExecutionState.FAILED
             failure = failure_info(error, self.descriptor, self._executor.tm_id, time.time_ns() // 1_000_000)
             log_failure(error, failure)
+        # Before the state is posted: a checkpoint that this task reports afterwards would be that of an attempt that
+        # has ended.
         self._checkpointing.close()
         with self._lock:
             self._stream_task, self._final_metrics = None, final_metrics
@@ -341,6 +349,7 @@ class Task:
             self._executor.loop.execute_threadsafe(self._executor.send, message)
 
     def _was_cancelled(self, error: BaseException) -> bool:
+        # On the task's thread, which has nothing else to do: the loop must not wait for the order to cancel.
         if isinstance(error, _CONSEQUENCES):
             return self._cancelled.wait(self._limits.consequence_grace_s)
         return self._cancelled.is_set()

@@ -121,10 +121,12 @@ class SnapshotPool:
         """
         with self._changed:
             self._is_closed = True
+            # In the lock round of the mark: a thread that looks now finds neither.
             self._calls.clear()
             self._changed.notify_all()
             threads = list(self._threads)
         deadline = time.monotonic() + timeout_s
+        # Outside the lock, which a thread needs to find that the pool is closed.
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
@@ -243,6 +245,7 @@ class TaskCheckpointing:
     def _storage_of(self, restored: RestoredState | None) -> StateFiles | None:
         """Open the files of the state that the task begins with; None: it begins without, and takes no checkpoints."""
         former = None if restored is None else restored.former
+        # After a failure the job goes on with its own files; another job's, or a savepoint's, are only read.
         if former is None:
             return self._storage
         if former.savepoint:
@@ -340,6 +343,7 @@ class TaskCheckpointing:
                     checkpoints.notify_checkpoint_complete_async(checkpoint_id)
             case messages.CheckpointAborted(checkpoint_id=checkpoint_id):
                 with self._lock:
+                    # Remembered: the task may acknowledge it only after this.
                     self._aborted.append(checkpoint_id)
                     self._unsent.discard(checkpoint_id)
                 if checkpoints is not None:
@@ -360,6 +364,7 @@ class TaskCheckpointing:
         """Act on the result of a trigger: the task has begun the checkpoint, or declined it (False), or ends.  Any
         thread.
         """
+        # Its mail was dropped with the mailbox: without an answer the checkpoint would wait for its timeout.
         if future.cancelled():
             self.decline_checkpoint(
                 checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
@@ -384,6 +389,7 @@ class TaskCheckpointing:
         with self._lock:
             if self._is_closed or checkpoint_id in self._aborted:
                 return
+            # In the lock round of the look: an abort that comes behind it takes the id away again.
             self._unsent.add(checkpoint_id)
         if state.operators or state.channels.num_bytes:
             self._execute(partial(self._write, checkpoint_id, durations, state, self.services.clock_ns()))
@@ -393,6 +399,7 @@ class TaskCheckpointing:
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Report that the task could not take its part."""
         with self._lock:
+            # The JobManager hears that the attempt has ended, which fails its checkpoints.
             if self._is_closed:
                 return
             self._unsent.discard(checkpoint_id)
@@ -410,6 +417,7 @@ class TaskCheckpointing:
         """End with the task: send nothing more, and drop writes that have not begun; idempotent."""
         with self._lock:
             self._is_closed = True
+            # Writes that wait for a thread look here first, and then write nothing.
             self._unsent.clear()
 
     # ---------------------------------------------------------------- threads of the pool
@@ -419,6 +427,7 @@ class TaskCheckpointing:
         module.
         """
 
+        # Names and main module belong to the thread, and the pool's serve one job after the other.
         def run() -> None:
             bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
             MAIN_OBJECTS.use(self.descriptor.code.main_objects)
@@ -437,6 +446,7 @@ class TaskCheckpointing:
         except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
             end_stranded_child()
             with self._lock:
+                # A directory that is gone with an aborted checkpoint is no failure of this task.
                 is_wanted = checkpoint_id in self._unsent
             if is_wanted:
                 self.decline_checkpoint(
@@ -469,6 +479,7 @@ class TaskCheckpointing:
     ) -> SubtaskEntry:
         keyed = [each.keyed for each in state.operators.values()]
         # The files that the state names and that other checkpoints use, too.
+        # With the acknowledgement: the JobManager keeps a shared file for as long as a checkpoint names it.
         shared = [file for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
         return SubtaskEntry(
             self.descriptor.vertex_id,
@@ -491,6 +502,7 @@ class TaskCheckpointing:
         with self._lock:
             if checkpoint_id not in self._unsent:
                 return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
+            # In the lock round of the look: of an abort and this acknowledgement one wins, and only one is sent.
             self._unsent.remove(checkpoint_id)
             number = self.statistics.num_acknowledged + 1
             self.statistics = replace(
@@ -529,6 +541,7 @@ def _options(settings: CheckpointSettings, order: messages.TriggerCheckpoint) ->
         return CheckpointOptions(alignment=Alignment.AT_LEAST_ONCE)
     if not settings.is_unaligned:
         return CheckpointOptions()
+    # 0: unaligned from the source on, so that no barrier waits for a timer.
     if settings.aligned_timeout_ms == 0:
         return CheckpointOptions(alignment=Alignment.UNALIGNED)
     return CheckpointOptions(aligned_timeout_ms=min(settings.aligned_timeout_ms, NO_ALIGNED_TIMEOUT))

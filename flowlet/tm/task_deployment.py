@@ -54,6 +54,7 @@ def finished_chain(chain: Sequence[ChainedOperator]) -> list[ChainedOperator]:
 def _substitute(operator: StreamOperator) -> StreamOperator:
     if isinstance(operator, SourceOperator):
         # Itself, with its event time, so that the other sources of its alignment group do not wait for it.
+        # Its reader has no records; the old one would read all of its splits again.
         operator.source = _FinishedSource()
         operator.latency_tracking_interval_ms = 0
         return operator
@@ -137,6 +138,7 @@ def create_task_from_descriptor(
     network = executor.network
     loop = executor.loop
     chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code)
+    # Before the gates: the remote gate of a source that had finished is not opened again.
     if descriptor.restored is not None and descriptor.restored.is_finished:
         chain = finished_chain(chain)
     outputs: list[OutputEdge] = []
@@ -179,6 +181,7 @@ def create_task_from_descriptor(
         environment.checkpointing = open_checkpointing(by_id)
         return create_stream_task(environment, chain)
     except BaseException as error:
+        # Also after an interrupt: partitions that stay open would let their consumers wait for ever.
         _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
         raise
 
@@ -190,6 +193,7 @@ def _create_output(
 ) -> OutputEdge:
     partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code)
     partition_id = _id_of(descriptor, output)
+    # Bounded: one slow consumer must not take all network memory.
     kind = ResultPartitionType.BLOCKING if output.is_blocking else ResultPartitionType.PIPELINED_BOUNDED
     partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions, kind)
     timeout_ms = _NEVER if output.is_blocking else output.buffer_timeout_ms  # nobody reads it before it is complete

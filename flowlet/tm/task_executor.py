@@ -201,6 +201,7 @@ class TaskExecutor:
             self._hooks.busy()
             if self.busy_tasks is not None:
                 self._look_later(self.busy_tasks)
+        # Before the start: a thread that the system refuses fails the task at once, which looks here.
         self._tasks[task.attempt] = task
         _log.info("deploying", job=descriptor.job_name, task=task.name)
         task.start()

@@ -176,6 +176,7 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
         configure_logging(settings.log_level, settings.log_format)
     else:
         configure_program_logging(started.loggers, started.disabled)
+    # Before any thread starts: they inherit it.
     if settings.pin_cpu is not None:
         process_model.pin_to_cpu(settings.pin_cpu)
     policy = LatencyPolicy.of(
@@ -351,8 +352,10 @@ class _Process:
 
     def _signalled(self, number: signal.Signals) -> None:
         self._num_signals += 1
+        # Before the tasks end: the JobManager then names the signal as the cause of what it loses.
         if self._executor is not None:
             self._executor.announce_end(f"it got {number.name}")
+        # A person who signals twice does not want to wait for tasks.
         if self._num_signals > 1:
             process_model.end_now(_told_code(f"{number.name} again", self._failure))
         _log.info("stopping", signal=number.name)
@@ -364,6 +367,7 @@ class _Process:
 
     def _failed(self, reason: str) -> None:
         _log.error("stopping", reason=reason)
+        # The first one is the cause; later ones follow from it.
         self._failure = self._failure or reason
         self._stop.set()
 
@@ -416,9 +420,11 @@ def serve(control: socket.socket) -> NoReturn:
                 _bury(descriptor, *children.pop(descriptor))
                 continue
             message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, len(DESCRIPTORS))
+            # The program closed its end, or is gone.
             if not message:
                 os._exit(0)
             order = json.loads(message)
+            # It has work again: the end of the rest does not count any more.
             rest_ms = None
             if order["kind"] == "rest":
                 _rest()
@@ -458,6 +464,7 @@ def _begin(stderr: int, directory: int) -> None:
 
 def _bury(end_fd: int, pid: int, exit_fd: int) -> None:
     """Wait for a child that has ended, after its leftovers were killed, and tell its exit code."""
+    # Before the wait: until then its id names no other process.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -477,9 +484,11 @@ def _fork(order: dict[str, Any], found: dict[str, int], foreign: list[int]) -> i
         return pid
     code = EXIT_FAILURE
     try:
+        # A session of its own: ``_bury`` kills its group, and a terminal's signals go to the program alone.
         os.setsid()
         with suppress(OSError):  # only for people who look at processes
             Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
+        # Of other children: this one would keep their ends open, and their program would not learn that they are gone.
         for descriptor in (*foreign, found["exit"]):
             os.close(descriptor)
         for name, number in (("stdout", 1), ("stderr", 2)):

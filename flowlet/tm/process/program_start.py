@@ -145,6 +145,7 @@ def _load_package(name: str, root: str) -> None:
     spec = PathFinder.find_spec(name, [root])
     if spec is None or spec.loader is None:
         return  # it is installed
+    # Before it is executed, as the import system does: its modules import each other.
     sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
 
@@ -173,6 +174,7 @@ def tell_program(line: str) -> bool:
     if _status_fd is None:
         return False
     try:
+        # In one call: a line is whole, or not there.
         os.write(_status_fd, f"{line}\n".encode())
     except OSError:  # it does not listen any more, or a function has closed the descriptor
         return False
@@ -187,6 +189,7 @@ def end_with(life_fd: int) -> None:
     fcntl.fcntl(life_fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | fcntl.FASYNC | os.O_NONBLOCK)
     try:
+        # Behind the request: an end of the program before it sends no signal.
         is_over = not os.read(life_fd, 1)  # the program has ended before the kernel was asked to watch
     except BlockingIOError:
         is_over = False
