@@ -44,12 +44,14 @@ class ClientLease:
 
     def renew(self) -> None:
         """Note that the client is there."""
+        # None once the job has ended: a report that comes late must not set a timer again.
         if self._timer is not None and self._timeout_s is not None:
             self._wait(self._timeout_s, f"no sign of life from its client for {self._timeout_s:g} s")
 
     def client_left(self) -> None:
         """Note that the client's connection has ended."""
         if self._timer is not None and self._timeout_s is not None:
+            # At most the timeout that the user set, which may be shorter.
             self._wait(min(LEFT_S, self._timeout_s), "its client has ended, or its connection has")
 
     def close(self) -> None:
@@ -63,6 +65,7 @@ class ClientLease:
         self._timer = RunningTimer(self._timers or asyncio.get_running_loop(), delay_s, lambda: self._expired(what))
 
     def _expired(self, what: str) -> None:
+        # First: a cancel that ends the job calls ``close``.
         self._timer = None
         self._cancel(
             f"{what} (client.heartbeat.timeout); with execution.attached: false a job goes on without its client"

@@ -85,10 +85,12 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Before the start: a signal that comes meanwhile must not kill the process.
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     job_manager = JobManager(config)
     starting = asyncio.create_task(job_manager.start(host, port), name="start")
+    # A signal ends the start, too: it may wait for another JobManager's lock.
     stopping = asyncio.create_task(stopped.wait(), name="stopped")  # waits for a signal; ended by it, or by the start
     # waits for the job store or a signal; ended by them
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

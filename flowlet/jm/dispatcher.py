@@ -73,6 +73,7 @@ class Dispatcher:
             RequestError: the job's id, or the name of one of its gates, is taken (409); too many jobs are active, or
                 the JobManager is stopping (503).
         """
+        # First: a graph that is not valid may have any id and any names.
         check_job_graph(job, self._config.max_tasks_per_job)
         if job.job_id in self.jobs or job.job_id in self.ends or job.job_id in self.problems:
             refuse(409, f"a job with the id {job.job_id} was submitted before; submit it with a new id")
@@ -81,6 +82,7 @@ class Dispatcher:
             if other is not None and not other.is_ended:
                 running = f"the running job {other.job.name!r} ({other.job_id})"
                 refuse(409, f"{running} has a gate {name!r} already; choose another name")
+        # Waiting and restarting jobs count, too: each keeps its code in memory.
         num_active = len(self.jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
@@ -95,6 +97,7 @@ class Dispatcher:
     def recover(self, recovery: Recovery) -> None:
         """Go on with the jobs of an earlier JobManager; once, before any other call."""
         self.ends, self.problems = OrderedDict(recovery.ends), dict(recovery.problems)
+        # Behind the ends and problems: a recovered job may end at once, and makes room among them.
         for recovered in recovery.jobs:
             self._recover(recovered)
 
@@ -103,6 +106,7 @@ class Dispatcher:
         master = JobMaster(job, self, self._clock, checkpoint_key=self._config.checkpoint_key, recovered=recovered)
         self.jobs[job.job_id] = master
         self.keeper.recovered(recovered)
+        # Its first run was at the former JobManager: a second one would do its work twice.
         if not master.graph.strategy.can_restart:
             master.fail_recovery()
             return
@@ -134,6 +138,8 @@ class Dispatcher:
         if self._is_closing:
             return "the JobManager is shutting down"
         former = self.sessions.get(session.tm_id)
+        # A new session says that the former one is lost, though nobody has noticed: its tasks must fail before its
+        # slots count again.
         if former is not None:
             former.close("it registered again")
             self.task_manager_lost(former, "it registered again")
@@ -172,6 +178,7 @@ class Dispatcher:
         """Hand the tasks' metrics to their jobs."""
         for attempt, metrics in message.tasks.items():
             master = self._job_of(session, attempt)
+            # A heartbeat may be older than the end of an attempt.
             if master is None or not master.task_metrics(session.tm_id, attempt, metrics):
                 self.num_ignored_messages += 1
 
@@ -182,6 +189,7 @@ class Dispatcher:
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:
+        # A session that was replaced may still deliver: its tasks have been failed.
         if self.sessions.get(session.tm_id) is not session:
             return None
         return self.jobs.get(attempt[:_JOB_ID_BYTES].hex())
@@ -231,10 +239,13 @@ class Dispatcher:
         if self.keeper.keeps_jobs:
             self.keeper.close()
             for master in self.jobs.values():
+                # Before the sessions close: the loss of their TaskManagers must not fail jobs that the next JobManager
+                # goes on with.
                 master.suspend()
                 self._stop_waiting(master)
         else:
             await self._cancel_jobs()
+        # A copy: each leaves the table when it ends.
         for session in list(self.sessions.values()):
             session.close("the JobManager is shutting down")
 
@@ -250,6 +261,7 @@ class Dispatcher:
         """Start the job as soon as its slots are free; fail it if that takes too long."""
 
         def kept(problem: str | None) -> None:
+            # The write took its time; a cancel or another failure may have come before its end.
             if not master.graph.is_waiting_for_slots:  # it was cancelled meanwhile
                 return
             if problem is not None:
@@ -271,6 +283,7 @@ class Dispatcher:
     def release_slots(self, master: JobMaster) -> None:
         """Free the slots of a job of which no task is left; others may have them until the job starts again."""
         self._slots.release(master.job_id)
+        # Behind the release: this job may have held up the one that waits longest.
         self._schedule_waiting()
 
     def _schedule_waiting(self) -> None:
@@ -293,6 +306,7 @@ class Dispatcher:
         master.start(found)
 
     def _slots_timed_out(self, master: JobMaster) -> None:
+        # First: a job whose timer is here would be tried again when slots come.
         del self._timers[master.job_id]
         if not master.graph.is_waiting_for_slots:
             return
@@ -317,9 +331,11 @@ class Dispatcher:
 
         self.keeper.ended(master.job_id, end, kept)
         self._stop_waiting(master)
+        # Before another job is tried: these slots may be what it waits for.
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
         if len(self._ended) + len(self.ends) > self._config.max_finished_jobs:
+            # Ends of an earlier JobManager are older than all of this one.
             if self.ends:
                 oldest, _ = self.ends.popitem(last=False)
             else:

@@ -25,6 +25,7 @@ def no_slots(message: str, now_ms: int, original: FailureInfo | None = None) -> 
     failure = FailureInfo("NoResourceAvailable", message, timestamp_ms=now_ms)
     if original is None:
         return failure
+    # The first failure is the cause that people look for; that no slots came is its consequence.
     second = f"and the job could not start again: {failure.exception_type}: {message}"
     return msgspec.structs.replace(original, message=f"{original.message}\n{second}", timestamp_ms=now_ms)
 
@@ -74,6 +75,7 @@ def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
     """Describe that the enumerator of a source could not find or assign its splits."""
     name = exception_type_of(type(error))
     failure = FailureInfo(name, str(error)[:_MAX_MESSAGE_CHARS], task_name=task_name, timestamp_ms=now_ms)
+    # Another run would read the very state again.
     if isinstance(error, StateRestoreError):
         return msgspec.structs.replace(failure, suppresses_restarts=True)
     if isinstance(error, FlowletError):
@@ -91,4 +93,5 @@ def cause_in_one_line(failure: FailureInfo) -> str:
     operator = "" if failure.operator is None else f", operator {failure.operator!r}"
     subtask = "" if failure.subtask < 0 else f", subtask {failure.subtask}"
     record = "" if failure.record_preview is None else f", while processing the record {failure.record_preview}"
+    # Cut at its end: the exception's text comes first.
     return f"{reason} (task {failure.task_name!r}{operator}{subtask}{record})"[:_MAX_LINE_CHARS]

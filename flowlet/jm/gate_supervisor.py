@@ -60,6 +60,7 @@ class MarkCoordinator:
 
     def passed(self, attempt: bytes, number: int) -> Sequence[messages.MarkOrder]:
         """Note that a mark has passed a task."""
+        # A report of an older mark, which is complete: it must not count for the one on its way.
         if number != self._last:
             return []
         return self._without(attempt)
@@ -74,11 +75,13 @@ class MarkCoordinator:
         self._is_closed = True
 
     def _without(self, attempt: bytes) -> Sequence[messages.MarkOrder]:
+        # A task may report a mark and finish: it counts once.
         if self._is_closed or attempt not in self._missing:
             return []
         self._missing.remove(attempt)
         if self._missing:
             return []
+        # Only to tasks that still run: one that has finished has told its producers with its end.
         completed = [messages.MarkCompleted(each, self._last) for each in self._gates if each in self._unfinished]
         return [*completed, *self._go_on()]
 
@@ -87,6 +90,7 @@ class MarkCoordinator:
         if self._is_closed or self._missing or self._wanted <= self._last:
             return []
         self._last += 1
+        # Counted now: a task that finishes while the mark is on its way is taken out by ``finished``.
         self._missing = set(self._unfinished)
         return [messages.EmitMark(each, self._last) for each in self._sources if each in self._unfinished]
 
@@ -141,11 +145,13 @@ class GateSupervisor:
         """
         self._marks = MarkCoordinator(job, attempt_number)
         for gate in self._gates.values():
+            # Once: in later runs this object knows more than the checkpoint does, such as an order that came since.
             restored = None if self._is_restored else self.states.source_state(gate.vertex_id)
             try:
                 if restored is not None:
                     gate.restore(restored)
             except StateRestoreError as error:
+                # Kept until the tasks are deployed: before that there is no run to fail.
                 self._problem = error
             gate.begin_run()
             if self._has_checkpoints:
@@ -176,6 +182,7 @@ class GateSupervisor:
                 gate = self._gates.get(subtask.vertex_id)
                 if gate is not None and gate.report(subtask.subtask, counts, completed):
                     self._finish(gate)
+            # A mark says "processed", but these producers wait until the records are in a checkpoint.
             case messages.MarkRequested() if self._waits_for_checkpoints:
                 self.states.request()
             case messages.MarkRequested(_, after):
@@ -208,11 +215,13 @@ class GateSupervisor:
             self._finish(gate)
 
     def _finish(self, gate: JobGate) -> None:
+        # All its subtasks, also those that have no producer: a partition may need any of them.
         for each in self.executions().values():
             if each.vertex_id == gate.vertex_id and each.tm_id is not None and not each.state.is_terminal:
                 self.send(each.tm_id, messages.FinishGate(each.attempt))
 
     def _send_marks(self, orders: Sequence[messages.MarkOrder]) -> None:
+        # The newest attempts alone: marks of a former run end with ``run_ends``.
         for order in orders:
             tm_id = self.executions()[order.attempt].tm_id
             assert tm_id is not None, "marks go through deployed tasks"

@@ -141,6 +141,7 @@ class JobGate:
         for key, write in list(self._writes.items()):
             write.completed_by = {}
             write.num_counted = 0
+            # Nobody has reported about it: the subtasks tell its partitions anew.
             if write.num_committed is None and not write.is_aborted:
                 del self._writes[key]
         self._num_remembered = 0
@@ -148,6 +149,7 @@ class JobGate:
 
     def snapshot(self) -> bytes:
         """Serialize the gate's state for a checkpoint that is triggered now: the reports of people and drivers."""
+        # Not the counts: the subtasks have those in their own states, of the very same barrier.
         said = [
             WriteState(*key, write.num_committed, write.is_aborted)
             for key, write in self._writes.items()
@@ -193,17 +195,20 @@ class JobGate:
     def announce(self, job: str) -> None:
         """Note that writes of ``job`` count only once they are committed."""
         self._announced[job] = None
+        # The oldest job is forgotten: as many others were announced since.
         if len(self._announced) > MAX_REMEMBERED:
             self._announced.popitem(last=False)
 
     def complete(self, subtask: int, partition: messages.CountedPartition) -> bool:
         """Count a partition that a subtask has completed; True if its write is complete now."""
         write = self._write(partition.job, partition.epoch)
+        # Its driver has said that none of it counts; tasks that were late still complete partitions.
         if write.is_aborted:
             return False
         if partition.partition not in write.completed_by:
             self._num_remembered += 1
         before = write.completed_by.get(partition.partition, 0)
+        # A bit, not a number: a subtask may report a partition again after a restart, and counts once.
         after = _Subtasks(before | 1 << subtask)
         write.completed_by[partition.partition] = after
         # Once: when the last subtask has completed it.
@@ -227,12 +232,14 @@ class JobGate:
                 f"producers={num_partitions} in from_remote_gate, repartition({self.gate.producers}) in Spark, or no "
                 "producers= and finish_gate"
             )
+        # Behind the checks: a commit that is refused changes nothing.
         write.num_committed = num_partitions
         return self._is_complete(job, write)
 
     def abort(self, job: str, epoch: int) -> None:
         """Count nothing of this write, now or later; does nothing if it is committed."""
         write = self._write(job, epoch)
+        # A commit was answered: what it promised stays.
         if write.num_committed is None:
             self._num_remembered -= len(write.completed_by)
             # Remembered: its stragglers may still complete partitions.
@@ -253,6 +260,7 @@ class JobGate:
         wanted = self.gate.producers
         if wanted is None or write.num_counted < wanted:
             return False
+        # A driver that announced its job may still abort it: partitions alone do not end the gate.
         return write.num_committed is not None or job not in self._announced
 
     def _forget_oldest(self) -> None:
@@ -260,6 +268,7 @@ class JobGate:
             oldest = next(iter(self._writes.values()))
             if oldest.completed_by:
                 partition = next(iter(oldest.completed_by))
+                # A forgotten partition no longer counts: the number is that of the remembered ones.
                 oldest.num_counted -= oldest.completed_by.pop(partition) == self._all_subtasks
                 self._num_remembered -= 1
             if not oldest.completed_by:
@@ -276,6 +285,7 @@ def gate_document(
     """Describe everything that a producer needs to offer partitions to a gate; ``places``: the address
     of each subtask.
     """
+    # A fresh one for each question: the token that another producer has stays good.
     identity = GateIdentity(bytes.fromhex(job.job_id), gate.name, now_ms + TOKEN_LIFETIME_MS)
     return {
         "name": gate.name,

@@ -74,6 +74,7 @@ def job_document(master: "JobMaster", now_ms: int) -> Document:
         "cancel-reason": graph.cancel_reason,
         "retained-checkpoint": master.checkpoints.retained_path(graph.status),
         "numRestarts": graph.attempt_number,
+        # The newest first: a job that restarts for weeks would make the document ever longer.
         "restarts": [_restart_document(master, run) for run in list(reversed(graph.restarted_runs))[:_MAX_RESTARTS]],
         "restart-strategy": str(graph.strategy),
         "why-no-restart": graph.why_no_restart,
@@ -200,6 +201,7 @@ def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
     for state in _PRECEDENCE:
         if state in states:
             return state
+    # Some have finished, others not yet begun: the vertex is under way.
     if ExecutionState.FINISHED in states:
         return ExecutionState.FINISHED if set(states) == {ExecutionState.FINISHED} else ExecutionState.RUNNING
     return next(state for state in _BEFORE if state in states)
@@ -209,6 +211,7 @@ def _vertex_document(master: "JobMaster", vertex: VertexMessage, now_ms: int) ->
     executions = master.graph.executions_of(vertex.id)
     starts = [execution.start_ms for execution in executions if execution.start_ms is not None]
     ends = [execution.end_ms for execution in executions if execution.end_ms is not None]
+    # The end of the last subtask, not of any: a vertex runs as long as one of them does.
     is_over = len(ends) == len(executions)
     return {
         "id": vertex.id,

@@ -89,6 +89,7 @@ class JobManager:
         recovery = Recovery() if self._store is None else await self._read(self._store)
         try:
             return await self._listen(host, port, recovery, expects_strangers=expects_strangers)
+        # The lock of the store ends with it: another JobManager may use the directory.
         except BaseException:
             if self._store is not None:
                 self._store.close()
@@ -110,6 +111,7 @@ class JobManager:
             store.lock(self._config.job_store_lock_s)
             try:
                 return store.load(self._config.checkpoint_key)
+            # On the thread that took the lock: the caller may have been cancelled, and would not know of it.
             except BaseException:
                 store.close()
                 raise
@@ -131,6 +133,7 @@ class JobManager:
         )
         self._door = FrontDoor(api.protection, web.make_protocol, limits, loop, web.prepare)
         try:
+            # Bound, not serving: the first request must find the recovered jobs.
             self._server = await loop.create_server(
                 self._door, host, port, backlog=min(_BACKLOG, max_strangers), start_serving=False
             )
@@ -158,6 +161,7 @@ class JobManager:
 
         With a job store the jobs are not cancelled: the next JobManager with this store goes on with them.
         """
+        # Taken in one step: a second call, while this one waits, does nothing.
         web, self._web = self._web, None
         if web is None:
             return
@@ -166,6 +170,7 @@ class JobManager:
         # First: a TaskManager whose session ends below would open another one.
         self.local.refuse_sessions()
         await self.dispatcher.close()
+        # Behind the sessions: clients that wait for the end of a job still get their answer.
         self._server.close()
         self._door.close()
         # waits for requests; ended by these timeouts
@@ -209,6 +214,7 @@ class _WebServer:
         if self._runner is not None:
             when_ready()
             return
+        # One import for all connections that come meanwhile.
         if self._starting is None:
             self._starting = asyncio.create_task(self._start_late(), name="start of the web server")
         self._starting.add_done_callback(partial(_unless_failed, when_ready))
@@ -226,6 +232,7 @@ class _WebServer:
 
     async def close(self) -> None:
         """Give requests and WebSockets a moment, then end them."""
+        # First: a start that is under way would make a runner behind this.
         if self._starting is not None:
             self._starting.cancel()
             # waits for a cancelled task; ended by its next step

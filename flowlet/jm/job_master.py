@@ -142,6 +142,7 @@ class JobMaster:
 
     def submission_kept(self, problem: str | None) -> None:
         """Begin the job, which the job store has; or fail it, if it has not: ``problem`` names the reason."""
+        # Before the job begins: its client waits for this answer alone.
         self._is_kept = True
         self._why_not_kept = problem
         self._wake_waiters()
@@ -154,6 +155,7 @@ class JobMaster:
 
     def end_kept(self) -> None:
         """Release the job's checkpoints: the job store has the end of the job, or never will."""
+        # Only now: if the store lacked the end, another JobManager would need these checkpoints.
         self.checkpoints.close(self.graph.status)
         self._is_end_kept = True
         self._wake_waiters()
@@ -179,8 +181,10 @@ class JobMaster:
         """Deploy the waiting tasks; ``locations`` has the TaskManager of each of their attempts."""
         started = {each.vertex_id for each in self.graph.waiting}
         self.locations |= locations
+        # Of all attempts, not of the new ones alone: their channels lead to tasks that run on.
         self.plan = DeploymentPlan(self.job, self.locations)
         self.restored_checkpoint_id = self.checkpoints.last_completed_id
+        # By attempt: regions that restart later begin with another checkpoint, and may fall back from that one.
         self._restored_ids |= dict.fromkeys(locations, self.restored_checkpoint_id)
         coordinators = {
             vertex.id: SourceCoordinator(
@@ -197,6 +201,7 @@ class JobMaster:
         }
         for vertex_id, coordinator in coordinators.items():
             self.checkpoints.add_source(vertex_id, coordinator.snapshot)
+        # Before the tasks are deployed: a reader may ask for splits as soon as it runs.
         self._sources |= coordinators
         self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
@@ -239,9 +244,11 @@ class JobMaster:
         for execution in ended:
             if execution.attempt in self.metrics:
                 former = self.former.setdefault(execution.key, Counter())
+                # Before the metrics go: the counts of a subtask add up over its attempts.
                 former.update(counters_of(self.metrics[execution.attempt]))
             for of_run in (self.metrics, self.locations, self.stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
+        # New ids: reports of the former attempts that are still on their way are about unknown ones.
         renewed = [scheduler.next_attempt(self.job_id, execution) for execution in ended]
         self._tell(self.graph.begin_next_run, renewed)
 
@@ -252,6 +259,7 @@ class JobMaster:
     def handle(self, tm_id: str, message: messages.FromTask) -> bool:
         """Handle a task's message; False if it is ignored: the task does not run there, or it does not fit."""
         execution = self.graph.executions.get(message.attempt)
+        # Of a former run, from a stranger, or behind the end: none of them may change what is decided.
         if execution is None or execution.tm_id != tm_id or execution.state.is_terminal:
             return False
         return self.HANDLERS[type(message)](self, message)
@@ -278,6 +286,7 @@ class JobMaster:
         location = self.locations.get(attempt)
         if location is None or location.tm_id != tm_id:
             return False
+        # The last report of a task has its final numbers; a heartbeat that was made before it is older.
         if not self.graph.executions[attempt].state.is_terminal:
             self.metrics[attempt] = metrics
         return True
@@ -341,6 +350,7 @@ class JobMaster:
         """Fail the run, because the client cannot read an external edge any further; does nothing if run
         ``attempt`` is over already.
         """
+        # The client reports late: the run that it speaks of may have failed already, and the next one is not to blame.
         if not self._is_over(attempt):
             self._tell(self.graph.fail, failures.results_broken(reason, self.clock()))
 
@@ -448,6 +458,7 @@ class JobMaster:
         """Wait until ``is_true``, asked after each change; False if not within ``timeout_s`` (None: for ever)."""
         try:
             async with asyncio.timeout(timeout_s):
+                # Asked anew after each change: several may have come before this task runs.
                 while not is_true():
                     await self._changed.wait()
         except TimeoutError:
@@ -472,7 +483,9 @@ class JobMaster:
         effects = self.graph.take_effects()
         if effects:
             self._wake_waiters()
+        # Behind those that wait: an effect that was decided earlier is carried out earlier.
         self._effects.extend(effects)
+        # The call that carries out an effect now goes on with these.
         if self._is_carrying_out:
             return
         self._is_carrying_out = True
@@ -484,6 +497,7 @@ class JobMaster:
         is_needed = (
             self.graph.status is not JobStatus.RUNNING or self.graph.strategy.can_restart or self.graph.has_undeployed
         )
+        # Code may take hundreds of megabytes; a job that cannot restart needs it no more.
         if self._has_code and not is_needed:
             self._drop_code()
 
@@ -495,6 +509,7 @@ class JobMaster:
 
     def _wake_waiters(self) -> None:
         self._changed.set()
+        # A new one: who begins to wait now waits for the next change, not for this one.
         self._changed = asyncio.Event()
 
     def _carry_out(self, effect: events.Effect) -> None:
@@ -521,6 +536,7 @@ class JobMaster:
 
     def _task_changed(self, attempt: bytes, state: ExecutionState) -> None:
         execution = self.graph.executions[attempt]
+        # A source that has ended must not hold the others of its alignment group back.
         if state.is_terminal:
             self.stuck.pop(attempt, None)
             self._alignment.forget(execution.key)
@@ -546,6 +562,7 @@ class JobMaster:
         log.info("job status changed", job=self.job_id, name=self.job.name, status=status.name, **cause)
 
     def _end_all_runs(self) -> None:
+        # A region that is due to start again would start in a job that ends.
         for timer in self._restart_timers.values():
             timer.cancel()
         self._restart_timers.clear()
@@ -556,6 +573,7 @@ class JobMaster:
 
     def _run_ended(self) -> None:
         self._alignment.close()
+        # Its tasks are gone, and it will start again: meanwhile others may have the slots.
         if not self.is_ended:
             self.owner.release_slots(self)
             return

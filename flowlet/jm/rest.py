@@ -225,6 +225,7 @@ class RestApi:
         after_attempt = number_in(request, "after_attempt", -1)
         if not await master.wait_until_deployed(self._long_poll_s(request), after_attempt, edge):
             return Response(status=204)
+        # Looked at after the wait, which ends with the job, too.
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
         return json_response(
@@ -270,6 +271,7 @@ class RestApi:
         also if that run is over.
         """
         master = self._find_job(request)
+        # For its check alone: a request about no such edge must not fail a run.
         self._find_external_edge(request, master)
         master.results_broken(number_in(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
         return json_response({}, status=202)
@@ -309,6 +311,7 @@ class RestApi:
         token.
         """
         gate = _gate_in(target)
+        # An expired token opens nothing, though its signature is right.
         return None if gate is None or gate.expires_ms < self.clock() else gate_token(self.config.secret, gate)
 
     async def producers_partition(self, request: Request) -> Response:
@@ -322,6 +325,7 @@ class RestApi:
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
         status = master.graph.status
         failure = master.graph.failure
+        # While a job restarts, counts without checkpoints are those of a run whose data is lost.
         may_count = status not in _LOST and (
             status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed
         )
@@ -358,6 +362,7 @@ class RestApi:
             return await _kept(master, job)
         if mode != "commit":
             return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
+        # Before the commit, which would be noted for a gate whose data is gone.
         if master.graph.status in _LOST:
             return _lost(master, job)
         master.gates.commit(gate, job, epoch, _number(request, "partitions"))
@@ -366,6 +371,7 @@ class RestApi:
     def _find_producers_gate(self, request: Request) -> tuple[JobMaster, JobGate]:
         job_id = request.match_info["job_id"]
         name = request.match_info["gate"]
+        # From the target as it was signed: a decoded path could name another gate.
         identity = _gate_in(request.raw_path)
         master = self.dispatcher.jobs.get(job_id)
         gate = None if master is None else master.gates.find(name)

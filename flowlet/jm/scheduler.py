@@ -59,6 +59,7 @@ def vertex_stages(job: JobGraphMessage) -> dict[str, int]:
                 continue
             stage = max(stages[edge.target], stages[edge.source] + edge.is_blocking)
             stages[edge.target] = stage
+            # Records flow while both run: a producer cannot be in an earlier stage than its consumer.
             if not edge.is_blocking:
                 stages[edge.source] = stage
         if stages == before:
@@ -88,6 +89,7 @@ def new_executions(job: JobGraphMessage, attempt_number: int = 0) -> list[Execut
     """Make an execution of every subtask with the id of an attempt, in the order of the job's vertices;
     ``attempt_number``: the first of this JobManager.
     """
+    # In the order of the vertices, which is topological: producers are deployed first.
     return [
         _execution(job.job_id, vertex.id, subtask, attempt_number)
         for vertex in job.vertices
@@ -116,6 +118,7 @@ def assign_tasks(job: JobGraphMessage, executions: Iterable[Execution]) -> dict[
     num_assigned = Counter[int]()  # slots, by stage
     for group, width in slots_by_group(job).items():
         first = num_assigned[group[0]]
+        # Groups of one stage lie side by side; stages lie over each other, because they run one after the other.
         num_assigned[group[0]] += width
         num_tasks[group] = dict.fromkeys(range(first, first + width), 0)
     slots: dict[str, list[int]] = {}  # by vertex: one per subtask
@@ -168,6 +171,7 @@ class SlotPool:
     def remove(self, tm_id: str) -> None:
         """Remove the slots of a lost TaskManager, free and taken."""
         del self._slots[tm_id]
+        # Lost, not free: the job's other slots keep their numbers, by which its tasks are assigned.
         self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
 
     def holds_any(self, job_id: str) -> bool:
@@ -188,6 +192,7 @@ class SlotPool:
         """
         num_missing = self.num_missing(job_id, num_slots, wanted)
         free = self.free_by_task_manager()
+        # All or none: two jobs with half of their slots each would wait for each other.
         if num_missing > sum(free.values()):
             return None
         taken: list[str] = []
@@ -229,6 +234,7 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     subtasks = {key: [Subtask(key, index) for index in range(width)] for key, width in parallelisms.items()}
     region_of = {each: {each} for of_vertex in subtasks.values() for each in of_vertex}  # at first each is alone
+    # With blocking edges the regions stay: stages are made of them.
     if fails_as_one(job) and not any(edge.is_blocking for edge in job.edges):
         _join(region_of, list(region_of))
     for edge in job.edges:
@@ -326,6 +332,7 @@ class DeploymentPlan:
         former = [] if restored is None else restored.edges
         blobs = [vertex.chain, *(edge.partitioner for edge in outputs), *(edge.partitioner for edge in former)]
         code = self._job.code
+        # Only what its own blobs name: a message has a limit, and the code of other vertices is of no use there.
         if code.pieces:
             code = msgspec.structs.replace(code, pieces=pieces_of(blobs, code.pieces))
         return messages.TaskDeploymentDescriptor(
@@ -336,6 +343,7 @@ class DeploymentPlan:
             subtask=subtask,
             parallelism=vertex.parallelism,
             max_parallelism=vertex.max_parallelism,
+            # The newest attempt: an older one may still be on its way to its end.
             attempt=self._attempts[vertex.id, subtask],
             chain=vertex.chain,
             gates=[

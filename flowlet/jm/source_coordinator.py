@@ -104,6 +104,7 @@ class SourceCoordinator:
         """Send the subtask its next splits, or that none are left."""
         if self._is_closed:
             return
+        # Another thread has the enumerator: the answer follows when it is done, in the order of the requests.
         if self._waiting is not None:
             self._waiting.append(subtask)
             return
@@ -116,6 +117,7 @@ class SourceCoordinator:
         elif not self.enumerator.is_discovered:
             self._begin_next_source(subtask)
         elif self.enumerator.discovery_interval_ms is not None or self.enumerator.has_next_source:
+            # Remembered: it asks once, and gets what is found later.
             self._without.add(subtask)
         else:
             self.send(Subtask(self.vertex_id, subtask), messages.NoMoreSplits)
@@ -157,6 +159,7 @@ class SourceCoordinator:
             self.enumerator.restore(state, self.num_readers)
 
     def _prepared(self, _: None) -> None:
+        # Emptied first: from here on a request is answered at once.
         waiting, self._waiting = self._waiting, None
         for subtask in waiting or ():
             self.splits_requested(subtask)
@@ -174,6 +177,7 @@ class SourceCoordinator:
             self.call_in_background(self.enumerator.find_new, self._found, self._not_found, f"splits of {self.name}")
 
     def _found(self, found: Sequence[Any]) -> None:
+        # The search ran on: its result is of a run that is over.
         if self._is_closed:
             return
         self.enumerator.add_found(found)
@@ -190,6 +194,7 @@ class SourceCoordinator:
 
     def _failed(self, error: Exception) -> None:
         if not self._is_closed:
+            # Before the failure is told: the readers that still ask must not be answered.
             self.close()
             self.fail(error, self.name)
 
@@ -245,6 +250,7 @@ class WatermarkAnnouncer:
         """
         group = self._group_of.get(subtask.vertex_id)
         if group is not None:
+            # Also a lower one: after a restart a subtask reads old records again.
             group.watermarks[subtask] = timestamp
         return group is not None
 
@@ -264,8 +270,10 @@ class WatermarkAnnouncer:
         self._timers[name] = call_later(group.update_interval_ms / 1000, lambda: self._announce(name, group))
 
     def _announce(self, name: str, group: _Group) -> None:
+        # First: a message that cannot be sent must not end the announcements.
         self._schedule(name, group)
         combined = group.combined_watermark()
+        # Those that have reported: others may not be deployed yet.
         for subtask in sorted(group.watermarks):
             max_allowed = min(combined + group.drifts_ms[subtask.vertex_id], MAX_TIMESTAMP)
             self.send(subtask, partial(messages.AllowSourceWatermark, max_allowed=max_allowed))

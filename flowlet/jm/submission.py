@@ -50,6 +50,7 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
         f"the client's heartbeat timeout is {timeout_ms} ms, it must be more than 0 and at most {MAX_TIMEOUT_MS}",
     )
     positions = _check_vertices(job)
+    # Behind the vertices: it looks their ends up.
     _check_edges(job, positions)
     _check_restarts(job)
     check_shipped_files(job.code.files)
@@ -109,6 +110,7 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     for edge in job.edges:
         blobs.setdefault(edge.source, []).append(edge.partitioner)
     main_bytes = sum(map(len, job.code.main_objects.values()))
+    # Main objects travel with each task.
     code_bytes = Counter(dict.fromkeys(blobs, main_bytes))
     for vertex_id, of_vertex in blobs.items():
         code_bytes[vertex_id] += sum(map(len, of_vertex)) + sum(

@@ -90,6 +90,7 @@ class TaskManagerSession:
         if registration is None:
             return
         self.registration = registration
+        # Its form before its meaning: a wrong id must not get into the dispatcher's tables.
         refusal = check_registration(registration, self.config) or self.listener.task_manager_registered(self)
         if refusal is not None:
             await self._refuse(refusal)
@@ -98,6 +99,7 @@ class TaskManagerSession:
         self.send(
             messages.Registered(self.jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S))
         )
+        # Behind the first message: what the dispatcher sends from now on follows it.
         self._outbox.start(f"writer to TaskManager {self.tm_id}")
         reason = "its connection broke off"
         try:
@@ -106,6 +108,7 @@ class TaskManagerSession:
             # From here on messages in both directions are dropped: send() does nothing once there is a reason.
             self._outbox.end_reason = reason = self._outbox.end_reason or reason
             try:
+                # First: its jobs fail now, not when the connection has closed.
                 self.listener.task_manager_lost(self, reason)
             finally:
                 try:
@@ -116,6 +119,7 @@ class TaskManagerSession:
     async def _receive_registration(self) -> messages.RegisterTaskManager | None:
         timeout_s = self.config.registration_timeout_s
         try:
+            # With a limit of its own: a peer that says nothing must not hold a connection.
             message = _decoded(await self.transport.receive(timeout_s))
             if isinstance(message, messages.RegisterTaskManager):
                 return message
@@ -142,6 +146,7 @@ class TaskManagerSession:
                 message = _decoded(await receive_in_time(self.transport, silence, self.monotonic))
             except SessionEndedError as error:
                 return str(error)
+            # Any message is a sign of life: a TaskManager with much to report may send heartbeats late.
             self._last_heard_s = self.monotonic()
             match message:
                 case messages.FromTask():
@@ -152,6 +157,7 @@ class TaskManagerSession:
                         self._answered_s = self._last_heard_s
                         self.send(messages.JobManagerHeartbeat())
                     self.listener.heartbeat(self, message)
+                # Its own reason is the cause; the connection's end that follows would say less.
                 case messages.TaskManagerEnding(reason=reason):
                     return reason[:_MAX_REASON_CHARS]
                 case messages.RegisterTaskManager():
