@@ -141,8 +141,10 @@ class CheckpointCoordinator:
         """
         self._now_ms = now_ms
         happened(self)
+        # Behind the event: what it has ended may make room for the next one.
         self._trigger_if_due()
         effects, self._effects = self._effects, []
+        # Last: the failure ends the run, and the other effects still concern it.
         if self._failure is not None:
             effects.append(self._failure)
             self._failure = None
@@ -183,8 +185,10 @@ class CheckpointCoordinator:
         done = {attempt for attempt, state in states.items() if state is ExecutionState.FINISHED}
         unfinished = {attempt: task for attempt, task in attempts.items() if attempt not in done}
         finished = [task for attempt, task in attempts.items() if attempt not in unfinished]
+        # A task that does not run yet would decline: the first trigger waits for all of them.
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
         run = self._run = _Run(unfinished, dict(attempts), starting, finished)
+        # A task reports once that it waits: one that goes on must not be forgotten.
         self._awaited = {attempt: least_id for attempt, least_id in self._awaited.items() if attempt in unfinished}
         if finished and not self.settings.after_tasks_finish:
             self._stop_triggering(run)
@@ -222,8 +226,10 @@ class CheckpointCoordinator:
             case ExecutionState.FINISHED:
                 self._finished(run, attempt)
             case ExecutionState.CANCELING | ExecutionState.CANCELED | ExecutionState.FAILED:
+                # A run with a task that fails is about to end: another checkpoint could only fail with it.
                 self._stop_triggering(run)
                 subtask = run.unfinished[attempt]
+                # One that is being cancelled still gets the abort, and lets go of its state.
                 if state is not ExecutionState.CANCELING:
                     del run.unfinished[attempt]
                 self._fail_all(list(self.pending.values()), _Reason.TASK_FAILURE, subtask)
@@ -252,6 +258,7 @@ class CheckpointCoordinator:
         run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
 
     def _start_triggering(self, run: _Run) -> None:
+        # Once for a run: a task that is deployed later must not put the next trigger off.
         if run.starting or run.is_over or run.next_trigger_ms is not None or self._interval_ms is None:
             return
         run.next_trigger_ms = self._now_ms + self._interval_ms
@@ -291,16 +298,19 @@ class CheckpointCoordinator:
         self._effects += [events.SavepointFailed(each, _NOT_RUNNING) for each in waiting]
 
     def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
+        # A task that stops waits for this word; for any other savepoint tasks have nothing to commit.
         if request.stops_job:
             self._stop_triggering(run)
             checkpoint_id = pending.checkpoint_id
             self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
+        # Behind the orders: the user's answer may cancel the job.
         self._effects.append(events.SavepointCompleted(request, pending.checkpoint_id))
 
     # Triggers
 
     def _early_ms(self) -> int:
         """Return the earliest time at which a checkpoint may be triggered before its time."""
+        # A store that failed just now gets the whole pause, not a tenth of it.
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
         share_ms = min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS)
         pause_ms = max(self.settings.min_pause_ms, share_ms, self._last_duration_ms)
@@ -322,9 +332,11 @@ class CheckpointCoordinator:
 
         ``held`` and ``blocked``: the checkpoints and attempts that wait for the client; see ``ReaderLag``.
         """
+        # A copy: each that fails leaves the table.
         for pending in list(self.pending.values()):
             if self._now_ms >= pending.trigger_ms + self.settings.timeout_ms:
                 waits_for = {(pending.checkpoint_id, each) for each in pending.missing}
+                # Held by the client alone: that is a pause of a person, and no failure of the job.
                 is_held = bool(waits_for) and waits_for <= held
                 is_behind = is_held or bool(blocked & pending.missing)
                 reason = _Reason.READER_BEHIND if is_behind else _Reason.CHECKPOINT_EXPIRED
@@ -333,6 +345,7 @@ class CheckpointCoordinator:
 
     def _trigger_if_due(self) -> None:
         run = self._run
+        # Alone: it waits for what is on its way, and the periodic triggers below wait for it.
         while run is not None and self._savepoints and not self.pending:
             self._trigger(run, self._savepoints.pop(0))
         if run is None or run.next_trigger_ms is None or self._interval_ms is None:
@@ -351,7 +364,9 @@ class CheckpointCoordinator:
 
     def _trigger(self, run: _Run, savepoint: SavepointRequest | None = None) -> None:
         checkpoint_id = self.next_id
+        # Also if the trigger fails below: each id is used once.
         self.next_id += 1
+        # Before the sources are asked: their failure fails this checkpoint.
         pending = self.pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
         )
@@ -390,24 +405,29 @@ class CheckpointCoordinator:
         pending = self.pending.get(message.checkpoint_id)
         if pending is None:
             self._late_state(message)
+        # A second acknowledgement changes nothing: the first one may be in the manifest.
         elif message.attempt in pending.missing:
             pending.acknowledge(message, self._now_ms)
             if not pending.missing:
+                # Noted before the write begins: until its answer the files stay, whatever becomes of the checkpoint.
                 self.written[pending.checkpoint_id] = pending.location
                 self._effects.append(events.WriteManifest(pending.manifest(self.topology), pending.location))
 
     def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
         state = message.part.state
         has_file = state is not None and state.path is not None
+        # The failure removed what was there at its time; this file came behind it, and nobody else would remove it.
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self.written:
             self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 
     def _declined(self, message: messages.CheckpointDeclined) -> None:
         pending, run = self.pending.get(message.checkpoint_id), self._run
+        # None for an attempt of a former run, whose refusal says nothing about this one.
         subtask = None if run is None else run.subtasks.get(message.attempt)
         failure = CheckpointFailure(message.reason, message.message, subtask)
         if pending is None:
             self._late_cause(message.checkpoint_id, failure)
+        # One that has acknowledged has done its part; one of a former run never had any.
         elif message.attempt in pending.missing:
             self._fail(pending, failure)
 
@@ -415,6 +435,7 @@ class CheckpointCoordinator:
         known = self._history.find(checkpoint_id)
         if failure.subtask is None or known is None or known.failure is None or not is_counted(failure.reason):
             return
+        # The task that gave way may report before the one that had the reason.
         if known.failure.reason == SYMPTOM:
             known.failure = failure
             if known.savepoint is None:
@@ -427,6 +448,7 @@ class CheckpointCoordinator:
         checkpoint_id = manifest.checkpoint_id
         location = self.written.pop(checkpoint_id, "")
         pending, run = self.pending.pop(checkpoint_id, None), self._run
+        # Its manifest makes it look complete: a restart would take it for the newest one.
         if pending is None or run is None:  # it failed meanwhile
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
             return
@@ -437,8 +459,10 @@ class CheckpointCoordinator:
             self._savepoint_ended(run, pending, pending.savepoint)
             return
         self._last_completed, self._last_duration_ms = checkpoint_id, self._now_ms - pending.trigger_ms
+        # Only failures in a row count: this one shows that the state can be kept.
         self._counted.clear()
         self._effects.append(events.KeepCheckpoint(manifest))
+        # They could end later than this one, and the job would go back to them.
         older = [each for each in self.pending.values() if each.checkpoint_id < checkpoint_id]
         self._fail_all(older, _Reason.CHECKPOINT_SUBSUMED)
         # Behind ``KeepCheckpoint``: tasks commit when they hear of it, so the job must not restart from an older one
@@ -448,6 +472,7 @@ class CheckpointCoordinator:
     def manifest_failed(self, checkpoint_id: int, message: str) -> None:
         """Fail a checkpoint: the other answer to ``WriteManifest``."""
         location = self.written.pop(checkpoint_id, "")
+        # Else it failed while the manifest was written, and its files waited for this answer.
         if checkpoint_id in self.pending:
             self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
         else:
@@ -464,7 +489,9 @@ class CheckpointCoordinator:
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure) -> None:
         checkpoint_id = pending.checkpoint_id
+        # First: what is decided below must not count it as one on its way.
         del self.pending[checkpoint_id]
+        # A store that is slow gets a pause behind a failure, too.
         self._last_end_ms = self._now_ms
         held_up_by = tuple(self.topology.frontier({pending.participants[each] for each in pending.missing}))
         is_known = pending.sources is not None  # to tasks
@@ -488,6 +515,7 @@ class CheckpointCoordinator:
         """
         checkpoint_id = pending.checkpoint_id
         if self._run is not None:
+            # Also tasks that have acknowledged: they hold state, and the output that a barrier overtook.
             told = [attempt for attempt in pending.participants if attempt in self._run.unfinished]
             self._effects += [messages.CheckpointAborted(attempt, checkpoint_id) for attempt in told]
         self._litter[checkpoint_id] = pending.location
@@ -505,6 +533,7 @@ class CheckpointCoordinator:
         self._counted.add(checkpoint_id)
         if len(self._counted) <= tolerable:
             return
+        # From here on the next run counts anew.
         self._counted.clear()
         if self._run is not None:
             self._stop_triggering(self._run)

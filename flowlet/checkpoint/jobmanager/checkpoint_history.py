@@ -73,6 +73,7 @@ class CompletedCheckpoints:
         assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, (
             "a complete checkpoint subsumes all older ones"
         )
+        # Before an older one is dropped: a file that both name must not become unused in between.
         for entry in manifest.subtasks:
             self.name_shared(manifest.checkpoint_id, entry.shared)
         self._manifests.append(manifest)
@@ -88,6 +89,7 @@ class CompletedCheckpoints:
         """Keep no checkpoint; returns the ids of all that were kept."""
         ids = self.ids
         self._manifests = []
+        # No kept checkpoint is left: all shared files of the job go together.
         self._last_named.clear()
         self._restored = None
         return ids
@@ -96,10 +98,12 @@ class CompletedCheckpoints:
         """Note that a checkpoint, pending or complete, names shared files."""
         for each in handles:
             if each.path is not None:
+                # The newest one counts: reports of two checkpoints may come in any order.
                 self._last_named[each.path] = max(checkpoint_id, self._last_named.get(each.path, checkpoint_id))
 
     def take_unused(self) -> list[str]:
         """Forget, and return, the shared files that neither a kept checkpoint nor a later one names."""
+        # Older than the oldest kept one: no kept checkpoint names it, and no later one will.
         unused = [path for path, last_id in self._last_named.items() if last_id < self._manifests[0].checkpoint_id]
         for path in unused:
             del self._last_named[path]
@@ -115,6 +119,8 @@ class CompletedCheckpoints:
         newest = self.newest
         if newest is None:
             return self.former
+        # Made anew after a fall back: otherwise the id were that of the older one, and the states those of the newer
+        # one.
         if self._restored is None or self._restored.checkpoint_id != newest.checkpoint_id:
             self._restored = FormerCheckpoint(None, newest, self._topology)
         return self._restored
@@ -141,6 +147,7 @@ class CheckpointHistory:
 
     def ended(self, record: PendingCheckpoint) -> None:
         """Add a checkpoint that is complete or has failed."""
+        # Bounded: the deque forgets the oldest one.
         self._ended.append(record)
         end = "completed" if record.failure is None else "failed"
         self._counts[end] += 1
@@ -182,6 +189,7 @@ class CheckpointHistory:
         checkpoint_id, restored_ms = self._restored
         former = completed.former
         # The ids of both jobs are different.
+        # By the id, because a job and the one that it starts from count on one after the other.
         place = None if former is None or former.checkpoint_id != checkpoint_id else former.place
         return {
             "id": checkpoint_id,

@@ -129,6 +129,7 @@ class ReaderAcknowledgements:
             return True
         held = self._held.setdefault(message.attempt, {})
         held[message.checkpoint_id] = (tm_id, message)
+        # The oldest has failed long since: a client that never reads must not fill the memory.
         if len(held) > MAX_HELD:
             del held[min(held)]
         return False
@@ -142,8 +143,10 @@ class ReaderAcknowledgements:
         A report about an attempt of another run, or an edge that the attempt does not feed, does nothing.
         """
         read = self._read.get(attempt, {})
+        # Of a former run, or of no edge of this attempt: it must not let another one's acknowledgement go.
         if edge_id not in read:
             return []
+        # Reports may overtake each other: an older one takes nothing back.
         read[edge_id] = max(read[edge_id], checkpoint_id)
         held = self._held.get(attempt, {})
         return [held.pop(each) for each in sorted(held) if self._has_read(attempt, each)]
@@ -153,10 +156,12 @@ class ReaderAcknowledgements:
         held = frozenset(
             (checkpoint_id, attempt) for attempt, of_attempt in self._held.items() for checkpoint_id in of_attempt
         )
+        # Only attempts that feed no task: another one may wait for that.
         blocked = frozenset(each for each in self._only_external if each in metrics and metrics[each].is_back_pressured)
         return held, blocked
 
     def _has_read(self, attempt: bytes, checkpoint_id: int) -> bool:
+        # On all external edges of the attempt: each has a reader of its own.
         return all(newest >= checkpoint_id for newest in self._read.get(attempt, {}).values())
 
 

@@ -67,6 +67,7 @@ class FormerCheckpoint:
             self._entries.setdefault(entry.vertex_id, {})[entry.subtask] = entry
         self._vertex_of = {operator: each.vertex_id for each in vertices for operator in each.operators}
         self._new = {each.vertex_id: each for each in self.topology.vertices}
+        # Another job's: of its own checkpoints a job knows that they fit.
         if place is not None:
             self._check()
         self._edges: dict[str, list[RestoredEdge]] = {}  # edges with data in flight, by the vertex that processes it
@@ -86,10 +87,12 @@ class FormerCheckpoint:
         former = [self._former[each] for each in dict.fromkeys(ids) if each in self._former]
         same = former[0] if former and former[0].vertex_id == vertex_id else None
         is_kept = same is not None and (same.parallelism, set(same.operators)) == (new.parallelism, set(new.operators))
+        # Only where nothing changed does a subtask go on from the one with its number.
         own = self._entries[vertex_id].get(subtask) if is_kept else None
         if own is not None:
             is_finished = own.is_finished
         else:
+            # All of them: if one had not finished, its share has records to come.
             is_finished = bool(former) and all(len(self._finished(each)) == each.parallelism for each in former)
         return RestoredState(
             self.checkpoint_id,
@@ -106,8 +109,10 @@ class FormerCheckpoint:
     def _vertex(self, former: VertexEntry, finished: list[int], new: VertexEntry, subtask: int) -> RestoredVertex:
         every = self._entries[former.vertex_id].values()
         entries = [each for each in every if each.state is not None or each.channels is not None]
+        # Fast path: each subtask reads its own part; with many subtasks all parts for all would be quadratic.
         if former.parallelism == new.parallelism and not finished and not any(each.has_union_state for each in entries):
             entries = [each for each in entries if each.subtask == subtask]
+        # A part without any of the wanted key groups has nothing for this subtask.
         elif all(each.is_by_key and each.channels is None for each in entries):
             wanted = key_group_range(new.max_parallelism, new.parallelism, subtask)
             had = [key_group_range(former.max_parallelism, former.parallelism, each.subtask) for each in entries]
@@ -132,6 +137,7 @@ class FormerCheckpoint:
             found = self._moved(former, places.get(former.target), taken)
             if found is not None:
                 self._edges.setdefault(places[former.target][0], []).append(found)
+            # Records would be lost without a word; only the user may want that.
             elif not self.ignores_unclaimed_state:
                 self._refuse_lost(former)
 
@@ -156,6 +162,7 @@ class FormerCheckpoint:
             now = next(iter(same or fitting), None)
             if now is None:
                 return None
+            # Two former edges between two operators must not both go to one of now.
             taken.add(now.edge_id)
             num_producers = self.topology.parallelisms[now.entry.source] if same else 0
         widths = self.manifest.parallelisms
@@ -271,6 +278,7 @@ class FormerCheckpoint:
             former_id = self._vertex_of.get(operator)
             if former_id is None:
                 continue
+            # Without state the number of key groups may change.
             if not any(operator in each.operators for each in self._entries[former_id].values()):
                 continue  # it has no state
             former = self._former[former_id]

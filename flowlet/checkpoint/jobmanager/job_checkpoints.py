@@ -170,6 +170,7 @@ class JobCheckpoints:
         attempts = {each: Subtask(*subtask_of(each)) for each in locations}
         restored = self._completed.restored
         restored_id = None if restored is None else restored.checkpoint_id
+        # Behind the locations: effects of this event are sent by them.
         self._tell(lambda coordinator: coordinator.run_started(attempts, restored_id, states or {}))
         newest = self._completed.newest
         if newest is not None:
@@ -184,6 +185,7 @@ class JobCheckpoints:
         task does not run there.
         """
         coordinator = self._coordinator
+        # Of a former run, or from a TaskManager on which that attempt does not run.
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
             return False
         is_pending = (
@@ -200,6 +202,7 @@ class JobCheckpoints:
 
         A job without checkpoints has none that is complete; its number is 0.
         """
+        # Asked before the request, which may trigger at once: that one holds everything up to now.
         next_id = 0 if self._coordinator is None else self._coordinator.next_id
         self._tell(CheckpointCoordinator.checkpoint_wanted)
         return next_id
@@ -219,6 +222,7 @@ class JobCheckpoints:
 
     def stop(self) -> None:
         """End the run: abort pending checkpoints; idempotent."""
+        # First: effects of the end must not reach attempts that are being cancelled.
         self._locations = {}
         self._sources = {}
         self._tell(CheckpointCoordinator.run_ended)
@@ -235,6 +239,7 @@ class JobCheckpoints:
         self._tell(CheckpointCoordinator.job_ended)
         for checkpoint_id in dropped:
             self._discard(checkpoint_id)
+        # Last in the queue: the checkpoints that name these files go before them.
         if self._has_shared_files and path is None:
             self._put_to_discard("all shared files", lambda: self._open_storage().discard_all_shared())
         if path is not None:
@@ -268,8 +273,10 @@ class JobCheckpoints:
         does not allow it, or has no older one.
         """
         newest = self._completed.newest
+        # Results behind the older checkpoint come again: only a job that allows it goes back.
         if self.settings is None or not self.settings.restore_fallback or newest is None:
             return False
+        # Once, however many tasks of the run say it: the second one would drop a good checkpoint.
         if newest.checkpoint_id == restored_id and len(self._completed.ids) > 1:
             self.unrestorable.append(self._completed.drop_newest().checkpoint_id)
             log.warning(
@@ -303,6 +310,7 @@ class JobCheckpoints:
         if self._coordinator is None:
             return
         timers = self.timers = self.timers or asyncio.get_running_loop()
+        # Once: somebody may set the wall clock, and timeouts must not jump.
         if self._began is None:
             self._began = timers.time(), self.clock()
         began_s, began_ms = self._began
@@ -343,6 +351,7 @@ class JobCheckpoints:
                     self._discard(checkpoint_id)
             case events.SavepointCompleted(request, checkpoint_id):
                 log.info("savepoint completed", job=self.job_id, checkpoint=checkpoint_id, path=request.location)
+                # Last of its effects: the callback may cancel the job, which ends the run.
                 self._savepoints.pop(request)(None)
             case events.SavepointFailed(request, message):
                 self._discard_savepoint(request.location)
@@ -358,6 +367,7 @@ class JobCheckpoints:
         """Return the states of all sources.  Raises FlowletError: one of them cannot be kept, or the id is not
         reserved.
         """
+        # A later JobManager could use an id again that is not reserved on the disk.
         if not self.may_trigger(checkpoint_id):
             raise FlowletError("the job store has not reserved its id yet")
         entries = []
@@ -375,6 +385,7 @@ class JobCheckpoints:
             storage = SavepointStorage(location, self.key) if location else self._open_storage()
             storage.write_manifest(manifest)
 
+        # Not on the loop: a file server may take its time, and heartbeats would wait.
         self.call_in_background(
             write,
             lambda _: self._tell(lambda coordinator: coordinator.manifest_written(manifest)),
@@ -402,6 +413,7 @@ class JobCheckpoints:
             self._put_to_discard(what, lambda: self._open_storage().discard_shared(unused))
 
     def _put_to_discard(self, what: str, remove: Callable[[], None]) -> None:
+        # By name: what is asked for twice is removed once.
         self._to_discard[what] = remove
         self._discard_next()
 
@@ -410,6 +422,7 @@ class JobCheckpoints:
         removed at their time.
         """
         if self._coordinator is not None and self.settings is not None and self.settings.is_periodic:
+            # A store that is slow would get one search of its directory for each checkpoint.
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
                 del self._to_discard[each]  # those with lower ids are among these
             # A checkpoint whose manifest is being written has none yet: its files would look like leftovers.
@@ -418,6 +431,7 @@ class JobCheckpoints:
 
     def _discard_next(self) -> None:
         what = next(iter(self._to_discard), None)
+        # One at a time: a store that is slow must not get a thread for each of a hundred checkpoints.
         if self._is_discarding or what is None:
             return
         remove = self._to_discard.pop(what)
@@ -429,6 +443,7 @@ class JobCheckpoints:
         if error is not None:
             job_id = self.job_id
             log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
+        # Also after an error: the others must not wait for one that cannot be removed.
         self._is_discarding = False
         self._discard_next()
 

@@ -154,6 +154,7 @@ class JobStore:
             ) from error
         while True:
             try:
+                # The kernel's lock: it ends with the process, however that ends.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
@@ -207,6 +208,7 @@ class JobStore:
             try:
                 # The end first: see ``put_end``.
                 end = self._get(_END, job_id, _end_decoder)
+                # A process that ended between two steps of ``put_end`` has left both.
                 job = None if end is not None else self._get(_JOB, job_id, _job_decoder)
                 if end is not None:
                     ends[job_id] = end
@@ -241,6 +243,7 @@ def _recovered(job: JobGraphMessage, progress: StoredProgress, key: bytes) -> Re
         storage = CheckpointStorage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1
+    # Above all that were reserved: files of a trigger that nobody heard of may lie there.
     next_id = max(progress.ids_below, newest + 1)
     unrestorable = [*progress.unrestorable, *passed_over]
     return RecoveredJob(job, progress.attempt + 1, manifests, next_id, unrestorable)
@@ -250,6 +253,7 @@ def _manifests(
     storage: CheckpointStorage, job_id: str, progress: StoredProgress, *, may_fall_back: bool
 ) -> tuple[list[CheckpointManifest], list[int]]:
     ids = [each for each in storage.complete_checkpoints() if each not in progress.unrestorable]
+    # An empty directory would look like a job without checkpoints: it would begin anew, and repeat all results.
     if max(ids, default=-1) < progress.completed_checkpoint:
         raise StorageError(
             f"checkpoint {progress.completed_checkpoint} of job {job_id} was complete and is gone from {storage!r}: is "
@@ -263,6 +267,7 @@ def _manifests(
         except StorageError as error:
             what = "an older checkpoint cannot be read; its files stay"
             if each == ids[-1]:
+                # Only the newest matters: without leave the job does not go back behind results that were handed out.
                 if not (may_fall_back and manifests):
                     raise
                 what = "the newest checkpoint cannot be read, the job goes back to an older one"
@@ -338,6 +343,7 @@ class JobKeeper:
             try:
                 store.put_end(job_id, made)
             except Exception:
+                # Without the end the entry would say that the job runs.
                 store.forget(job_id)  # it must not run again
                 raise
 
@@ -358,10 +364,12 @@ class JobKeeper:
         return self._progress.setdefault(job_id, StoredProgress(ids_below=0))
 
     def _write_progress(self, job_id: str, progress: StoredProgress, done: Done) -> None:
+        # At once: the next write builds on this one, though it is still queued.
         self._progress[job_id] = progress
 
         def written(problem: str | None) -> None:
             if problem is None:
+                # Only now: ids that are not on the disk could be used a second time by the next JobManager.
                 self._ids_below[job_id] = progress.ids_below
             done(problem)
 
@@ -375,11 +383,13 @@ class JobKeeper:
         if self._is_closed:
             return
         store = self._store
+        # Before this call returns: callers need no second way for a JobManager without a store.
         if store is None:
             done(None)
             return
         queue = self._queues.setdefault(job_id, deque())
         queue.append((partial(write, store), done))
+        # Else the write before it begins this one when it ends: two writes of one job may not cross.
         if len(queue) == 1:
             self._begin_next(job_id)
 
@@ -393,6 +403,7 @@ class JobKeeper:
         )
 
     def _ended(self, job_id: str, done: Done, problem: str | None) -> None:
+        # A callback would start a job that the next JobManager goes on with.
         if self._is_closed:
             return
         queue = self._queues[job_id]

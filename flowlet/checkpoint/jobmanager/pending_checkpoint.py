@@ -75,6 +75,7 @@ class CheckpointTopology:
         num_outputs = Counter[str]()
         for edge in job.edges:
             output = num_outputs[edge.source]
+            # Before the edges of the client are left out: a producer counts its partitions with them.
             num_outputs[edge.source] += 1
             if edge.target is None:
                 continue  # the client reads it: it has no data in flight in a checkpoint
@@ -98,6 +99,7 @@ class CheckpointTopology:
         subtasks that have not acknowledged a checkpoint, these hold it up: all of their producers have passed the
         barrier on.
         """
+        # Counted once: with thousands of subtasks a look at all of them for each edge would be quadratic.
         sizes = Counter(each.vertex_id for each in among)
         subtasks = (Subtask(vertex, index) for vertex, width in self.parallelisms.items() for index in range(width))
         return [each for each in subtasks if each in among and not self._reads_from(each, among, sizes)]
@@ -230,6 +232,7 @@ class PendingCheckpoint:
 
     def __post_init__(self) -> None:
         self.missing = set(self.participants)
+        # They have no state to report; a restore must know that they had finished.
         for each in self.finished:
             self._entries[each] = SubtaskEntry(each.vertex_id, each.subtask, is_finished=True)
             self.parts[each] = SubtaskPart(self.trigger_ms)
@@ -282,5 +285,6 @@ class PendingCheckpoint:
         self.end_ms = end_ms
         self.failure = failure
         self.held_up_by = held_up_by
+        # The history keeps this object: states of ended checkpoints would fill the memory.
         self._entries.clear()
         self.sources = None

@@ -119,10 +119,12 @@ class JobSavepoints:
             SavepointRefusedError: the job cannot take one, or the directory cannot be used; says what to do.
         """
         known = self._operations.get(request_id)
+        # A client that got no answer asks again: it must not take a second savepoint.
         if known is not None:
             return known
         directory = self._directory(target)
         stopping = next((each for each in self._operations.values() if each.stops_job and not each.has_ended), None)
+        # The job may end at any moment: a second savepoint would be begun in vain.
         if stopping is not None:
             raise SavepointRefusedError(
                 f"the job is being stopped with a savepoint already (request {stopping.request_id})"
@@ -132,6 +134,7 @@ class JobSavepoints:
         ended = [each.request_id for each in self._operations.values() if each.has_ended]
         for each in ended[: max(0, len(ended) - MAX_ENDED + 1)]:
             del self._operations[each]
+        # Before the directory is made: a repetition that comes meanwhile must find it.
         self._operations[request_id] = operation
         # Before the directory is made: meanwhile tasks that wait for their last checkpoint could end with another one.
         if stops_job:
@@ -162,10 +165,12 @@ class JobSavepoints:
             raise SavepointRefusedError(str(error)) from error
 
     def _created(self, operation: SavepointOperation, location: str, kind: SnapshotType) -> None:
+        # Before the request, whose end may be told at once.
         operation.location = location
         self.taker.request_savepoint(SavepointRequest(location, kind), lambda failure: self._ended(operation, failure))
 
     def _not_created(self, operation: SavepointOperation, failure: str) -> None:
+        # Tasks may take their last checkpoint again: no savepoint comes.
         if operation.stops_job:
             self.taker.announce_stop(is_near=False)
         self._ended(operation, failure)
@@ -187,6 +192,7 @@ class JobSavepoints:
         A complete savepoint that has not stopped the job when it should have has failed.
         """
         for operation in self._operations.values():
+            # One that is not complete hears of the end from the coordinator.
             if operation.has_ended or not operation.is_complete or status is JobStatus.RUNNING:
                 continue
             operation.has_ended = True
@@ -281,6 +287,7 @@ class SavepointApi:
         """Answer how a request went: 200; 404 it is not known, or not any more."""
         master, request_id = self.find_job(request), request.match_info["request_id"]
         timeout_s = self.long_poll_s(request) if "timeout_ms" in request.query else 0.0
+        # Forgotten meanwhile, it ends the wait as well.
         await master.wait_until(
             lambda: (found := master.savepoints.find(request_id)) is None or found.has_ended, timeout_s
         )
@@ -309,6 +316,7 @@ async def check_checkpoint_directory(
     if settings is None or not settings.is_periodic:
         return
     try:
+        # The thread stays until its file server answers; the client does not wait for that.
         async with asyncio.timeout(timeout_s):
             await run_in_background(
                 lambda: open_storage(settings.directory, job.job_id).check_writable(),

@@ -91,6 +91,7 @@ class InMemoryChannelStateWriter:
             CheckpointError: it was started or aborted before, or the writer is closed.
         """
         with self._lock:
+            # In the lock round that opens it: an abort that came before its start must not be forgotten.
             if checkpoint_id <= self._newest_started or checkpoint_id in self._aborted or self._is_closed:
                 details = "its channel state was started or aborted before"
                 raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
@@ -98,6 +99,8 @@ class InMemoryChannelStateWriter:
             why = CheckpointFailureReason.SUBSUMED
             details = f"checkpoint {checkpoint_id} was started"
             errors = [CheckpointError(each, why, details) for each in self._open]
+            # A task thread may wait for one of these results: a newer checkpoint takes their place, and no data comes
+            # any more.
             calls = [call for each in errors for call in self._abort_locked(each.checkpoint_id, each)]
             found = self._open[checkpoint_id] = _Open()
             self._results[checkpoint_id] = found.result
@@ -116,6 +119,7 @@ class InMemoryChannelStateWriter:
             found = self._open.get(checkpoint_id)
             if found is not None:
                 found.sides.discard(side)
+            # Behind the mark: the last of the two sides completes the result.
             calls = self._complete_locked(checkpoint_id)
         run_all(calls)
 
@@ -150,6 +154,7 @@ class InMemoryChannelStateWriter:
             self._is_closed = True
             why = CheckpointFailureReason.TASK_CLOSING
             calls = [call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, why))]
+            # Nobody takes them any more: the task ends.
             self._results.clear()
         run_all(calls)
 
@@ -197,6 +202,7 @@ class InMemoryChannelStateWriter:
 
     def _complete_locked(self, checkpoint_id: int) -> list[Callable[[], None]]:
         found = self._open.get(checkpoint_id)
+        # Output that a barrier may still overtake is not known yet: the result waits for it.
         if found is None or found.sides or found.num_pending:
             return []
         del self._open[checkpoint_id]
@@ -212,6 +218,7 @@ def _copies(buffers: Sequence[NetworkBuffer]) -> list[bytes]:
     try:
         return [bytes(buffer.view) for buffer in buffers]
     finally:
+        # Whatever happens: network memory that a checkpoint keeps is lost to the job.
         recycle_all(buffers)
 
 
@@ -247,6 +254,7 @@ def decode_channels(content: bytes) -> ChannelStateSnapshot:
     """
     head, position = _BYTES.head_of(content)
     expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))
+    # Before a byte is taken: a part of the data would look like all of it.
     if len(content) != expected:
         raise StateRestoreError(
             f"the data in flight has {len(content)} bytes instead of {expected}; restore another checkpoint"

@@ -90,11 +90,13 @@ class CheckpointBarrierHandler:
         if self._is_closed:
             return
         refused = self._carry_out_all(self.machine.handle(event, self.wall_ms()))
+        # Behind the orders: the machine must hear of it in a state in which all of them were carried out.
         if refused is not None:
             self._carry_out_all(self.machine.handle(refused, self.wall_ms()))
 
     def close(self) -> None:
         """Cancel the timer and ignore later events."""
+        # Before the timer: its mail may be queued already.
         self._is_closed = True
         self._stop_timer()
 
@@ -114,6 +116,7 @@ class CheckpointBarrierHandler:
                 why = CheckpointFailureReason.SUBSUMED
                 refused = refused or barriers.CheckpointRefused(of.checkpoint_id, why, str(error))
             except CheckpointError as error:
+                # Any other one comes from the snapshot itself, and ends the task.
                 if not isinstance(order, barriers.InitInputs):
                     raise
                 refused = refused or barriers.CheckpointRefused(error.checkpoint_id, error.reason, error.details)
@@ -129,6 +132,7 @@ class CheckpointBarrierHandler:
             case barriers.InitInputs(barrier):
                 self.listener.init_inputs(barrier.checkpoint_id, barrier.options)
             case barriers.StartInputs(barrier):
+                # All gates before the snapshot: what is queued in each of them now belongs to it.
                 for each in self.inputs:
                     each.checkpoint_started(barrier)
             case barriers.StopInputs(checkpoint_id):
@@ -149,6 +153,7 @@ class CheckpointBarrierHandler:
                 self.listener.abort_checkpoint_on_barrier(checkpoint_id, error)
             case barriers.CompleteInputs(checkpoint_id):
                 self._stop_timer()
+                # Before the listener: it reads the duration.
                 self._end_alignment(checkpoint_id)
                 self.listener.complete_inputs(checkpoint_id)
             case barriers.BeginAlignment(checkpoint_id, timestamp_ms):
@@ -166,6 +171,7 @@ class CheckpointBarrierHandler:
             self._aligning_since_ns = None
 
     def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
+        # One timer: that of an older checkpoint would fire for nothing.
         self._stop_timer()
 
         def fire() -> None:

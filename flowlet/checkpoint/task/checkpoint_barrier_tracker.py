@@ -119,18 +119,22 @@ class CheckpointBarrierTracker:
 
     def _track(self, checkpoint_id: int, barrier: CheckpointBarrier | None) -> _Count:
         count = _Count(checkpoint_id, barrier, self._num_open)
+        # Before it is complete: a barrier of it that comes behind a newer one must not begin it again.
         self._newest = checkpoint_id
         self._counts.append(count)
+        # A channel that stands still would let barriers of the others pile up.
         if len(self._counts) > MAX_TRACKED:
             self._counts.pop(0)
         return count
 
     def _complete(self) -> list[barriers.BarrierOrder]:
         """Trigger the newest checkpoint that is complete; drop it and all older ones."""
+        # A channel brings its barriers in order: what is older than a complete one can have no barrier to come.
         num_over = max((index + 1 for index, count in enumerate(self._counts) if count.is_complete), default=0)
         over = self._counts[:num_over]
         del self._counts[:num_over]
         for count in reversed(over):
+            # A cancelled one is counted to its end, so that it is dropped, but never taken.
             if count.is_complete and not count.is_aborted and count.barrier is not None:
                 trigger = barriers.TriggerCheckpointOnBarrier(count.barrier)
                 return [trigger, barriers.CompleteInputs(count.checkpoint_id)]

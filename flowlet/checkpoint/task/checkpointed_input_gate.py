@@ -117,6 +117,7 @@ class CheckpointedInputGate:
             if polled is None:
                 return None
             found = polled
+        # Before the caller gets it: the snapshot must not have what is behind the barrier.
         self._notify_handler(found)
         return found
 
@@ -149,6 +150,7 @@ class CheckpointedInputGate:
         """Return the kept data of a channel: polled, but not handed over, so that the channel does not count it as in
         flight.
         """
+        # The channel counted them as polled, so nobody else would keep them.
         kept = (each.buffer for each in self._kept if each.channel_index == channel_index)
         return [bytes(buffer.view) for buffer in kept if buffer is not None]
 
@@ -169,6 +171,7 @@ class CheckpointedInputGate:
                 handle(BarrierAnnounced(channel, announced, sequence_number))
             case CancelCheckpointMarker(checkpoint_id):
                 handle(CancellationReceived(channel, checkpoint_id))
+            # All data before it was processed: the caller processes a batch before it polls again.
             case EndOfData():
                 self._gate.acknowledge_all_records_processed(index)
             case EndOfPartition():
@@ -186,6 +189,7 @@ class CheckpointedInputGate:
     def _post(self) -> None:
         """Post the mail; called on any thread."""
         try:
+            # By mail: the thread that brings the barrier must not touch operators.
             self._executor.execute(
                 self._process_priority_events, "process priority events of %r", self._gate, options=MailOptions.URGENT
             )
@@ -202,6 +206,7 @@ class CheckpointedInputGate:
             found = self._gate.poll_next()
             if found is None:
                 break
+            # Else it is ordinary: taken out of its turn, it must wait here for the default action.
             if self._may_overtake(found):
                 self._notify_handler(found)
             else:
@@ -234,6 +239,7 @@ class CheckpointedInputGate:
         """Recycle kept buffers and close the gate, but not the handler."""
         # First: a mail that waits must not poll a closed gate.
         self._is_closed = True
+        # Buffers of the network's memory: the gate no longer knows of them.
         kept, self._kept = self._kept, deque()
         for each in kept:
             if each.buffer is not None:

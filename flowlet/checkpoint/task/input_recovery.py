@@ -142,6 +142,7 @@ class InputRecovery:
         has_pending = bool(self._waiting) or (self._processor is not None and bool(self._processor.slices.waiting))
         if has_pending and (not self._process_pending(should_stop) or should_stop()):
             return True
+        # Few at a time: mails must not wait for gigabytes of recovered data.
         for _ in range(max_pieces):
             if not self._streams:
                 return False
@@ -163,6 +164,7 @@ class InputRecovery:
         while self._waiting:
             give, chunk = self._waiting.popleft()
             num_done = give(chunk)
+            # A mail has interrupted it: the rest keeps its place before all others.
             if num_done < len(chunk):
                 self._waiting.appendleft((give, chunk.slice(num_done, len(chunk))))
             if self._waiting and should_stop():
@@ -171,6 +173,7 @@ class InputRecovery:
 
     def _process_piece(self, stream: RecoveredStream) -> None:
         deserializer = self._deserializer
+        # One for each stream: the rest of a record of one must not meet the beginning of another.
         if deserializer is None:
             self._pieces.extend(stream.pieces)
             self._streams[0] = replace(stream, pieces=())  # each piece has one owner
@@ -192,6 +195,7 @@ class InputRecovery:
             return
         assert self._inner is not None, "only chains have operators behind their head"
         give = self._inner(stream.operator)
+        # Chunks alone: a watermark of an edge that is no more says nothing here.
         self._waiting += [(give, each) for each in elements if isinstance(each, Chunk) and len(each)]
 
     def _end_stream(self) -> None:
@@ -249,6 +253,7 @@ def restored_streams(
         DeploymentError: a partitioner cannot be opened.
     """
     restored = descriptor.restored
+    # Its operators had finished, and so had read everything.
     if restored is None or restored.is_finished:
         return []
     shares = [_share(edge, descriptor) for edge in restored.edges]
@@ -264,6 +269,7 @@ def restored_streams(
                 continue
             for consumer in shares[index].consumers:
                 found[index, consumer, subtask][1].extend(data.outputs.get((edge.output, consumer), ()))
+    # Later operators first: what they had not read is older than what is still before the head.
     order = sorted(found.items(), key=lambda each: (-shares[each[0][0]].edge.operator, each[0]))
     return [
         _stream(shares[index], consumer, channel, (*kept, *behind), descriptor)
@@ -282,6 +288,7 @@ def _handles(parts: Sequence[SubtaskEntry], shares: Sequence[_Share]) -> dict[St
     for index, share in enumerate(shares):
         for consumer in parts if share.edge.consumers is None else share.edge.consumers:
             if consumer.channels is not None and consumer.subtask in share.consumers:
+                # By handle: a file that serves several edges is read once.
                 handles[consumer.channels].append((index, consumer.subtask, True))
         for producer in share.edge.producers:
             assert producer.channels is not None, "producers without data in flight are not sent"
@@ -302,6 +309,7 @@ def _stream(
 
 def _share(edge: RestoredEdge, descriptor: TaskDeploymentDescriptor) -> _Share:
     subtask, parallelism = descriptor.subtask, descriptor.parallelism
+    # No key is dealt out anew: each subtask goes on with its own stream, unfiltered.
     if edge.former_consumers == parallelism and not edge.is_by_key_now:
         return _Share(edge, (subtask,))
     if edge.operator:  # its records go forward now, or there is one subtask
@@ -322,5 +330,6 @@ def _share_of_keys(edge: RestoredEdge, partitioner: KeyGroups, subtask: int, par
         return _Share(edge, tuple(everyone), frozenset(everyone), KeyRangeFilter(partitioner, own, subtask))
     former = {each: key_group_range(num_groups, edge.former_consumers, each) for each in range(edge.former_consumers)}
     overlapping = tuple(each for each, groups in former.items() if groups.start < own.stop and own.start < groups.stop)
+    # Only these need the filter: it costs a key for each record.
     partly = frozenset(each for each in overlapping if former[each].start < own.start or own.stop < former[each].stop)
     return _Share(edge, overlapping, partly, KeyRangeFilter(partitioner, own, subtask))

@@ -97,7 +97,9 @@ class OperatorSnapshots:
         for each in reversed(self._operators):
             ctx = each.ctx
             state = states.get(ctx.operator_id.hex(), _NOTHING)
+            # First: an operator must not touch what it cannot read.
             state.check_version(each.name, each.state_version)
+            # Without them windows that were open at the checkpoint would never fire.
             if ctx.timers is not None:
                 ctx.timers.restore(state.timers)
             if ctx.keyed_state is not None and state.keyed is not None:
@@ -108,6 +110,7 @@ class OperatorSnapshots:
                     raise StateRestoreError(f"operator {each.name!r}: {error}") from error.__cause__
             if ctx.operator_state is not None and state.by_subtask is not None:
                 ctx.operator_state.restore(state.by_subtask)
+            # Last: the operator may look at its timers and keyed state in it.
             each.initialize_state(state.own)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -147,6 +150,7 @@ def _begun(operator: StreamOperator, barrier: CheckpointBarrier) -> OperatorSnap
     operator.snapshot_functions(checkpoint_id, barrier.timestamp_ms)
     own = operator.snapshot_state(checkpoint_id)
     timers = {} if ctx.timers is None else ctx.timers.snapshot()
+    # Taken now, before the next record: what records behind the barrier change must not be in the snapshot.
     with _naming(name):
         keyed = None if ctx.keyed_state is None else ctx.keyed_state.snapshot(checkpoint_id, is_full=is_full)
         by_subtask = None if ctx.operator_state is None else ctx.operator_state.snapshot()
@@ -242,6 +246,7 @@ class AsyncSnapshot:
         """
         if not self._end():
             return False
+        # The parts may hold files or views of a database: without this they would stay until the task ends.
         self._discard_unless_working()
         return True
 
@@ -272,6 +277,7 @@ class AsyncSnapshot:
     def _on_channel_state(self, future: "Future[ChannelStateSnapshot]") -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None or future.cancelled():
+            # Whatever the operators' parts do: without its data in flight the checkpoint would lose records.
             self._decline(CheckpointFailureReason.CHANNEL_STATE_FAILED, error)
         else:
             self._acknowledge_if_complete()
@@ -306,6 +312,7 @@ class AsyncSnapshot:
 
     def _decline(self, reason: CheckpointFailureReason, cause: BaseException | None) -> None:
         is_first = self._end()
+        # Also if another thread ended it before: the parts may not be discarded yet.
         self._discard_unless_working()
         if not is_first or not self.owner.is_running():
             return
@@ -320,11 +327,13 @@ class AsyncSnapshot:
 
     def _end(self) -> bool:
         with self._lock:
+            # One of the three threads ends it: the pool's, that of the channel state, or the task's.
             if self._is_over:
                 return False
             self._is_over = True
             self._states = None
         self.channel_state = None  # it keeps the callback, and so this object, even when it is done
+        # Outside the lock: the owner takes its own.
         self.owner.snapshot_ended(self)
         return True
 

@@ -114,6 +114,7 @@ class SingleCheckpointBarrierHandler:
     def _on_announcement(self, event: barriers.BarrierAnnounced, now_ms: int) -> list[barriers.BarrierOrder]:
         orders = self._start_checkpoint(event.barrier, now_ms)
         checkpoint_id = event.barrier.checkpoint_id
+        # Its barrier was polled before: there is nothing left to prioritize.
         if checkpoint_id < self._current or not self.is_checkpoint_pending or event.channel in self._aligned:
             return orders
         if self._phase is _Phase.ALIGNING:
@@ -122,6 +123,7 @@ class SingleCheckpointBarrierHandler:
         return [*orders, barriers.PrioritizeBarrier(checkpoint_id, event.channel, event.sequence_number)]
 
     def _on_finished(self, channel: Channel, now_ms: int) -> list[barriers.BarrierOrder]:
+        # A channel that has ended brings no barrier: no later checkpoint may wait for it.
         self._num_open -= 1
         self._blocked.pop(channel, None)
         self._announced.pop(channel, None)
@@ -131,6 +133,7 @@ class SingleCheckpointBarrierHandler:
         if not self._checkpoints_after_finish:
             return self._abort(self._current, CheckpointFailureReason.INPUT_END_OF_STREAM)
         orders = self._count(channel, barrier)
+        # It may be the last one that was waited for.
         if self._phase is _Phase.RECORDING:
             if self._is_complete:
                 orders += self._finish(stop=True)
@@ -160,6 +163,7 @@ class SingleCheckpointBarrierHandler:
         """Make the barrier's checkpoint the pending one, if it is new."""
         if barrier.checkpoint_id <= self._current:
             return []
+        # The inputs may still record for it, and its channels are blocked: nobody else would end that.
         orders = self._abort_older(f"the barrier of checkpoint {barrier.checkpoint_id}")
         self._current = barrier.checkpoint_id
         self._barrier = barrier
@@ -238,6 +242,7 @@ class SingleCheckpointBarrierHandler:
     def _finish(self, *, stop: bool) -> list[barriers.BarrierOrder]:
         """Stop recording if ``stop``, resume the blocked channels, and return to the first phase."""
         orders: list[barriers.BarrierOrder] = [barriers.StopInputs(self._current)] if stop else []
+        # Their producers send nothing until then.
         if self._blocked:
             orders.append(barriers.ResumeChannels(tuple(self._blocked)))
         self._blocked.clear()
@@ -257,6 +262,7 @@ class SingleCheckpointBarrierHandler:
         self, checkpoint_id: int, reason: CheckpointFailureReason, details: str = ""
     ) -> list[barriers.BarrierOrder]:
         """Abort ``checkpoint_id``: the current one, or a newer one if none is pending."""
+        # Else the inputs go on keeping data that no snapshot will have.
         was_recording = self._phase is not _Phase.ALIGNING
         self._current = self._last_done = checkpoint_id
         self._barrier = None

@@ -95,6 +95,7 @@ class OperatorState:
 
     def check_version(self, operator: str, version: int) -> None:
         """Raise StateRestoreError unless the operator reads this version."""
+        # Without state of its own an operator may have any version.
         if self.own is not None and self.version != version:
             raise StateRestoreError(
                 f"the state of operator {operator!r} has version {self.version}, this flowlet reads version {version}; "
@@ -171,9 +172,11 @@ class HeadedBytes(Generic[Head]):
         Raises:
             StateRestoreError: the bytes are of another version, or of another kind.
         """
+        # Before anything is decoded: the bytes may be of any file.
         if len(content) < _START.size or not content.startswith(self._magic):
             raise StateRestoreError(f"the bytes are no {self._full_name}; restore another checkpoint")
         _, version, size = _START.unpack_from(content)
+        # A later format may have another head: the decoder would read nonsense.
         if version != _FORMAT_VERSION:
             raise StateRestoreError(
                 f"the {self._name} has format version {version}, this flowlet reads {_FORMAT_VERSION}: restore it with "

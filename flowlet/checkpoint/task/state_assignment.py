@@ -48,6 +48,7 @@ def assigned_states(
             (``IncrementalSnapshot``: its back end refuses it), or it cannot be divided; the message names the operator.
     """
     found = {}
+    # By operator: chains may be other ones now.
     for operator_id in set(former_ids) & operators.keys():
         parts = [states.get(each, {}).get(operator_id) for each in range(share.former_parallelism)]
         state = _state_of(operators[operator_id], parts, share)
@@ -69,8 +70,10 @@ def _state_of(
 ) -> OperatorState | None:
     kept = [each for each in parts if each is not None]
     for each in kept:
+        # Before it is divided: the operator itself divides its state.
         each.check_version(operator.name, operator.state_version)
     by_subtask = _by_subtask([None if each is None else each.by_subtask for each in parts], share)
+    # Fast path, and more: state that cannot be divided stays where it is.
     if share.is_the_same:
         own = parts[share.subtask]
         return None if own is None and by_subtask is None else replace(own or OperatorState(), by_subtask=by_subtask)
@@ -103,6 +106,7 @@ def _keyed(
                     f"the keyed state of operator {operator.name!r} has {each.max_parallelism} key groups, the "
                     f"operator has {share.max_parallelism}: set its max parallelism to {each.max_parallelism}"
                 )
+            # Filtered here: each key is in one subtask's share alone.
             own = {group: states for group, states in each.groups.items() if group in groups}
             parts.append(replace(each, groups=own))
         elif isinstance(each, IncrementalSnapshot) and (
@@ -130,6 +134,7 @@ def _rows(parts: Sequence[OperatorStateRows | None], share: StateShare) -> Opera
             return (
                 parts[share.subtask] if share.is_the_same else replace(kept[0], elements=tuple(share.dealt(everything)))
             )
+        # One of them: all are equal, and a sum of them would have each element several times.
         case Redistribution.BROADCAST:
             own = parts[share.subtask % len(parts)]
             # A finished subtask left none; all parts are equal, so any other part will do.

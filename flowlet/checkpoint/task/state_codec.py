@@ -128,9 +128,11 @@ def decode_state(
     for each in head.operators:
         what = _what(each.operator_id, names)
         own, timers, keyed, by_subtask = reader.read(each.part, what)
+        # Keys of another program's classes may hash otherwise now: their groups would be other ones.
         if classes is not None and classes.are_used and isinstance(keyed, KeyedStateSnapshot):
             _check_key_groups(keyed, what)
         operators[each.operator_id] = OperatorState(own, timers, each.state_version, keyed, by_subtask)
+    # State that was joined wrongly must not be restored in part.
     reader.check_end()
     return SubtaskState(operators, is_finished=head.is_finished)
 
@@ -173,6 +175,7 @@ def _dump(pickler: type[pickle.Pickler], value: object) -> tuple[list[bytes], li
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
+        # A view of its own costs more than the copy of a small array.
         if raw.nbytes < _MIN_BUFFER_BYTES:
             return True
         buffers.append(raw)
@@ -209,6 +212,7 @@ class _PartReader:
 
     def _load(self, pickled: memoryview, buffers: list[memoryview], what: str) -> Any:
         forms = None
+        # Read twice: the first pass only collects the classes that go by value.
         if self._classes is not None and defines_classes(pickled):
             collector = FormCollector(PickleReader(pickled), list(map(bytearray, buffers)))
             with OPENING:
@@ -229,6 +233,7 @@ class _PartReader:
 
     def _take(self, size: int, what: str) -> memoryview:
         end = self._position + size
+        # Sizes come from the head: a damaged one must not read beyond the bytes.
         if not self._position <= end <= len(self._content):
             raise StateRestoreError(f"{what} is cut off: {size} bytes are expected; restore another checkpoint")
         taken = self._content[self._position : end]

@@ -192,6 +192,7 @@ class TaskCheckpoints:
 
     def _notify(self, action: Callable[[], object], description: str, checkpoint_id: int) -> None:
         def run() -> None:
+            # The mail may run behind the close of the operators, which must hear nothing more.
             if self.is_running():
                 action()
 
@@ -234,6 +235,7 @@ class TaskCheckpoints:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Note that every subtask has acknowledged; ignored if this, or a newer completion, was known."""
+        # Notes may come late: operators commit in the order of the ids.
         if checkpoint_id <= self._last_completed:
             return
         self._last_completed = checkpoint_id
@@ -293,6 +295,7 @@ class TaskCheckpoints:
         Raises:
             Exception: as ``trigger_checkpoint_on_barrier``.
         """
+        # Emptied first: a trigger below may put another savepoint there.
         waiting, self._behind_end_of_data = self._behind_end_of_data, []
         for barrier in waiting:
             self._trigger(barrier)
@@ -327,6 +330,7 @@ class TaskCheckpoints:
 
     def complete_inputs(self, checkpoint_id: int) -> None:
         """Complete the inputs' part of the channel state."""
+        # All barriers are here: what comes from now on is behind one of them.
         self.channel_state.finish_input(checkpoint_id)
 
     # ---------------------------------------------------------------- the snapshot
@@ -347,6 +351,7 @@ class TaskCheckpoints:
                 self._on_stop()
                 return True
             self._synchronous_id = checkpoint_id
+        # The first one behind the end of data holds everything that the task ever emitted.
         if self._is_end_of_data and self._final_min_id is None:
             self._final_min_id = checkpoint_id
         self.checkpoint_state(barrier, alignment)
@@ -385,6 +390,7 @@ class TaskCheckpoints:
 
     def _take_snapshot(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
         checkpoint_id = barrier.checkpoint_id
+        # A mail that waited may run behind the close: the operators hold nothing any more.
         if self.chain.is_closed():
             error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
             self.channel_state.abort(checkpoint_id, error)
@@ -460,6 +466,7 @@ class TaskCheckpoints:
         self._stop_alignment_timer(checkpoint_id)
         self.responder.decline_checkpoint(checkpoint_id, error)
         self.outputs.abort_checkpoint(checkpoint_id, error)
+        # Consumers that have a barrier of it from other producers are blocked until they hear of it.
         self.outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
 
     def _cancel_snapshot(self, checkpoint_id: int) -> bool:
