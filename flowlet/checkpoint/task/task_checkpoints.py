@@ -330,7 +330,7 @@ class TaskCheckpoints:
 
     def complete_inputs(self, checkpoint_id: int) -> None:
         """Complete the inputs' part of the channel state."""
-        # All barriers are here: what comes from now on is behind one of them.
+        # All barriers are here: data that arrives from now on is behind one of them.
         self.channel_state.finish_input(checkpoint_id)
 
     # ---------------------------------------------------------------- the snapshot
