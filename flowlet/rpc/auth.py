@@ -108,6 +108,7 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
     Raises:
         AuthenticationError: it does not, or it was changed on the way.
     """
+    # In constant time: how long ``==`` takes tells how many digits were right.
     if proof is None or not hmac.compare_digest(
         proof.encode("utf-8", "replace"), sign_answer(secret, nonce, status, body).encode()
     ):
@@ -122,6 +123,7 @@ def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> tu
 
     Each side chose one of the nonces, so the keys are new to both.
     """
+    # Of both nonces: a peer that repeats one of them still cannot make old messages fit.
     to_server, to_client = (
         bytes.fromhex(_mac(secret, label, request_nonce, server_nonce))
         for label in (_TO_SERVER_LABEL, _TO_CLIENT_LABEL)
@@ -136,6 +138,7 @@ def parse_nonce(text: str | None) -> Nonce | None:
 
 def nonce_of(header: str) -> Nonce:
     """Return the nonce in the ``X-Flowlet-Auth`` of a request that was accepted or came too late."""
+    # Not checked for form: the signature covers it, so a peer that holds the key wrote it.
     match = _HEADER.fullmatch(header)
     assert match is not None, "the header was verified"
     return Nonce(match[2])
@@ -182,11 +185,13 @@ class RequestVerifier:
         # First: a peer without the secret learns nothing of clocks and nonces, and fills no memory.
         if not hmac.compare_digest(mac, _request_mac(key or self._secret, line, digest, nonce, sent_ms)):
             return AuthRefusal.WRONG
+        # Before the nonce: one that is too old may have been forgotten, and would look new.
         if abs(now_ms - sent_ms) > WINDOW_MS or sent_ms < self._started_ms:
             return AuthRefusal.EXPIRED
         return self._judge_nonce(nonce, now_ms, remember=remember) or AcceptedRequest(nonce, digest)
 
     def _judge_nonce(self, nonce: Nonce, now_ms: int, *, remember: bool) -> AuthRefusal | None:
+        # In the order of arrival, which is that of their ends: the look stops at the first that counts.
         while self._nonces and next(iter(self._nonces.values())) < now_ms:
             self._nonces.popitem(last=False)
         if nonce in self._nonces:

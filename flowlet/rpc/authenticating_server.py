@@ -93,6 +93,8 @@ class AuthenticatingServer:
             head = RequestHead(
                 request.method, request.raw_path, request.host, origin, signature, local_host, local_port
             )
+            # Once more, behind the front door: a connection may bring many requests, and the nonce is used up only
+            # here.
             verdict = self.judge(head, remember=True)
             if isinstance(verdict, auth.AcceptedRequest):
                 return await self._answer(request, verdict, router, serve_session)
@@ -111,10 +113,12 @@ class AuthenticatingServer:
 
         ``remember`` False: this head will be judged again, so its nonce is not used up.
         """
+        # First, and without the secret: a web page's request must not even learn whether it is signed.
         if not head.is_from_loopback:
             return self.refused(403, "only requests to a loopback address are served", **head.for_log)
         if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
             return Response(body=b'{"status":"ok"}' if head.method == "GET" else b"")
+        # A signed request that another listener was sent must not be passed on to this one.
         if not head.is_for_server_at(self.advertised):
             reason = "a request for another address"
             return self.refused(421, "this is not the address of the server", reason, **head.for_log)
@@ -125,6 +129,7 @@ class AuthenticatingServer:
         if isinstance(verdict, auth.AcceptedRequest):
             return verdict
         refusal = self.refused(401, "authentication failed", verdict.value, **head.for_log)
+        # Its signature was right: that peer may hear the time, and any other one nothing.
         if verdict is not auth.AuthRefusal.EXPIRED:
             return refusal
         assert head.signature is not None, "it was verified"
@@ -139,6 +144,7 @@ class AuthenticatingServer:
         """
         # No raw text: a refused peer must not be able to fill the disk or forge lines.
         now_ms = self.clock()
+        # One line a second, with the number of the others: a stranger must not fill the disk.
         if now_ms - self._logged_ms >= _LOG_INTERVAL_MS:
             self._logged_ms = now_ms
             log.warning("request refused", reason=reason or text, refused_before=self.num_refused, **details)
@@ -154,6 +160,7 @@ class AuthenticatingServer:
         path = repr(request.path[:200])
         answer: Response | SignedWebSocket
         try:
+            # Only behind the head: a stranger's body takes no memory.
             body = await self._body_of(request, accepted)
             if request.path == SESSION_PATH and method == "GET":
                 answer = await self._open_session(request, accepted)
@@ -171,6 +178,7 @@ class AuthenticatingServer:
             assert isinstance(answer.websocket, web.WebSocketResponse), "the server's end"
             await serve_session(answer, request.remote)
             return answer.websocket
+        # The key that signed the request: a producer knows its gate's token alone.
         key = self.key_of(request.raw_path) or self.secret
         proof = auth.sign_answer(key, accepted.nonce, answer.status, answer.body or b"")
         content_type = None if answer.body is None else answer.content_type
@@ -190,6 +198,7 @@ class AuthenticatingServer:
         websocket.headers[auth.PROOF_HEADER] = auth.sign_answer(
             self.secret, accepted.nonce, websocket.status, server_nonce.encode()
         )
+        # Behind the headers: they leave with it, and the client makes its keys of them.
         await websocket.prepare(request)
         to_server, to_client = auth.message_keys(self.secret, accepted.nonce, server_nonce)
         return SignedWebSocket(websocket, send_key=to_client, receive_key=to_server)
@@ -198,6 +207,7 @@ class AuthenticatingServer:
         """Read the whole body.  Raises RequestError: it is not the one that was signed."""
         from aiohttp import web
 
+        # By its own word, before it is read; one that lies is cut off at the limit below.
         if request.content_length is not None and request.content_length > self.max_body_bytes:
             refuse(413, f"the body has {request.content_length} bytes, the limit is {self.max_body_bytes}")
         try:
@@ -207,6 +217,7 @@ class AuthenticatingServer:
             refuse(408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s")
         except web.HTTPRequestEntityTooLarge:
             refuse(413, f"the body has more than {self.max_body_bytes} bytes, which is the limit")
+        # The signature covers the digest: until here the body may be anybody's.
         if auth.body_digest(body) != accepted.body_sha256:
             refuse(400, "the body does not match the request's signature")
         return body

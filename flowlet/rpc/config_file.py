@@ -135,6 +135,7 @@ def _read(variables: Mapping[str, str]) -> dict[str, str] | None:
         raise ConfigError(f"{path} cannot be read: {reason}; {DIRECTORY_VARIABLE} names its directory") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    # A file of comments alone is an empty one.
     if document in (None, ""):
         return {}
     if not isinstance(document, dict):
@@ -142,6 +143,7 @@ def _read(variables: Mapping[str, str]) -> dict[str, str] | None:
     found = dict(_flat(document, ""))
     for_clusters = TASK_MANAGER_OPTIONS.keys() | JOB_MANAGER_OPTIONS.keys()
     try:
+        # A name that nobody reads is a mistake: the default would hold without a word.
         check_options(Configuration.from_dict({name: text for name, text in found.items() if name not in for_clusters}))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -151,6 +153,7 @@ def _read(variables: Mapping[str, str]) -> dict[str, str] | None:
 def _flat(mapping: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for key, value in mapping.items():
         name = f"{prefix}{key}"
+        # An option whose value is a mapping is no group of options.
         if isinstance(value, dict) and not (name in BY_NAME or not value):
             yield from _flat(value, f"{name}.")
         else:

@@ -22,6 +22,7 @@ def end_at_signals(program: str) -> None:
     def end(number: int, _frame: FrameType | None) -> None:
         try:
             if number == signal.SIGINT:
+                # Not print(): a handler may have interrupted a write to this very stream.
                 os.write(2, f"{program}: interrupted\n".encode())
         finally:  # also where nobody reads standard error
             os._exit(0)

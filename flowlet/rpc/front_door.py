@@ -94,6 +94,7 @@ class FrontDoor:
         """Cut all waiting connections."""
         if self._timer is not None:
             self._timer.cancel()
+        # A copy: each leaves the table.
         for visitor in list(self._deadlines):
             self.leave(visitor)
             visitor.abort()
@@ -192,6 +193,7 @@ class _Visitor(asyncio.BufferedProtocol):
             else self._door.protection.judge(head, remember=False)
         )
         if isinstance(verdict, AcceptedRequest):
+            # Its peer has proven itself: from here on it counts no more, and has no deadline.
             self._door.leave(self)
             # A loop may decide how it reads (into a buffer of the protocol's, or not) when reading begins.
             self._transport.pause_reading()
@@ -205,8 +207,10 @@ class _Visitor(asyncio.BufferedProtocol):
             return
         protocol = self._door.make_protocol()
         transport.set_protocol(protocol)
+        # Before reading goes on: the first bytes must find the protocol ready.
         protocol.connection_made(transport)
         transport.resume_reading()
+        # The head was taken out of the socket: aiohttp has to see it, too.
         protocol.data_received(self._head)
 
     def _refusal(self, status: int, reason: str) -> Response:

@@ -69,6 +69,7 @@ class RpcClient(requests.RpcGateway):
         """Implement ``RpcGateway.request``; sends a second time if the server's clock differs."""
         try:
             return await self._request(method, path, body, timeout_s)
+        # Once: a server whose clock jumps would be asked for ever.
         except OtherTimeError:
             return await self._request(method, path, body, timeout_s, is_second=True)
 
@@ -82,6 +83,7 @@ class RpcClient(requests.RpcGateway):
     async def close(self) -> None:
         """Close all connections; idempotent."""
         await self._session.close()
+        # Behind the connections: until then a forked child must not keep one of them open.
         self._in_children.release()
 
     async def _request(
@@ -91,6 +93,7 @@ class RpcClient(requests.RpcGateway):
         if body:
             headers["Content-Type"] = requests.MSGPACK
         try:
+            # Time in which this loop stood still does not count: the answer may lie in the socket.
             async with running_timeout(timeout_s):
                 url = URL(self._base + path, encoded=True)
                 # As a stream, because aiohttp warns about large bodies of bytes.
@@ -99,6 +102,7 @@ class RpcClient(requests.RpcGateway):
                     method, url, data=data, headers=headers, allow_redirects=False
                 ) as response:
                     answer = requests.RpcResponse(response.status, await _read_limited(response))
+                    # Within the timeout and before any use: an answer without proof may be a stranger's.
                     self._signer.check(nonce, answer, response.headers.get, is_second=is_second)
                     return answer
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
@@ -128,6 +132,7 @@ class RpcClient(requests.RpcGateway):
         assert isinstance(websocket, _OpenWebSocket), "the session's ws_response_class"
         try:
             to_server, to_client = self._signer.keys_of_session(nonce, websocket.headers.get)
+        # The connection is open already: without this it would stay so.
         except AuthenticationError:
             await websocket.close(message=b"the proof in the answer is wrong")
             raise
@@ -140,6 +145,7 @@ def _watched_socket(dead_host_timeout_s: float, address: aiohttp.AddrInfoType) -
     made = socket.socket(family, kind, protocol)
     try:
         watch_host(made, dead_host_timeout_s)
+    # aiohttp does not know of it yet.
     except BaseException:
         made.close()
         raise
@@ -150,6 +156,7 @@ async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
     chunks, size = [], 0
     async for chunk in response.content.iter_any():  # waits for the body; ended by the timeout of request()
         size += len(chunk)
+        # While it is read: a server that is none could send for ever.
         if size > requests.MAX_MESSAGE_BYTES:
             raise aiohttp.ClientPayloadError(f"the answer is longer than {requests.MAX_MESSAGE_BYTES} bytes")
         chunks.append(chunk)

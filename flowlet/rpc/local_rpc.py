@@ -72,6 +72,7 @@ class LocalServer:
         self._refuses_sessions = True
         if self._tasks:  # The pipes stay open meanwhile: the last answers go through them.
             await asyncio.wait(self._tasks, timeout=grace_s)
+        # The pipes last: the answers above have gone through them.
         late = self._tasks | self._pipes
         for task in late:
             task.cancel()
@@ -171,6 +172,7 @@ class PipeRpc(requests.RpcGateway):
 
     async def close(self) -> None:
         """End the connection; idempotent."""
+        # First: its end tells all waiting requests that no answer comes.
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)  # waits for a cancelled task; ended by its next step
         self._pipe.close()

@@ -32,6 +32,7 @@ class RequestHead(msgspec.Struct, frozen=True):
     @property
     def is_from_loopback(self) -> bool:
         """Whether the request was sent to a loopback address, and by no web page from elsewhere."""
+        # A browser names the page that asks; programs send no origin.
         origin = self.host if self.origin is None else self.origin.partition("://")[2]
         return is_loopback(_split(self.host)[0]) and is_loopback(_split(origin)[0])
 
@@ -51,6 +52,7 @@ class RequestHead(msgspec.Struct, frozen=True):
         if port != str(self.local_port):
             return False
         local = ipaddress.ip_address(self.local_host)
+        # A name, which a resolver could lead elsewhere; on loopback it can only mean this machine.
         if host == _LOCALHOST:
             return local.is_loopback
         try:
@@ -68,6 +70,7 @@ def parse_head(data: bytes, signature_header: str, local_address: tuple[str, int
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
+        # Two hosts: this check could look at the one, and aiohttp serve the other.
         if not colon or (name.lower() in headers and name.lower() == "host"):
             return None
         headers.setdefault(name.lower(), value.strip(" \t"))

@@ -171,6 +171,7 @@ class Outbox:
         """Send after all earlier messages; ignored once the session ends."""
         if self.end_reason is not None:
             return
+        # Bounded: a peer that reads nothing would fill the memory.
         if self._messages.qsize() >= self._max_messages:
             self.close(f"{self._peer} does not read its messages, {self._max_messages} are waiting")
         else:
@@ -189,6 +190,7 @@ class Outbox:
         if self._deadline is not None:
             self._deadline.cancel()
         assert self._writer is not None, "start() made it"
+        # It may wait for a peer that does not read.
         self._writer.cancel()
         # Not ``await``: the writer's cancellation would look like one of this task, which may be cancelled here, too.
         # waits for a cancelled task, and for the end of the transport; ended by their next steps, and its own deadline
@@ -364,6 +366,7 @@ class Router:
             match_info = _match(template, parts)
             if match_info is None:
                 continue
+            # The path is right, the method perhaps not: that is another answer than 404.
             is_known = True
             if route.method != method:
                 continue
@@ -401,6 +404,7 @@ def wall_clock_ms() -> int:
 
 def steady_clock(wall: WallClock = wall_clock_ms, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> WallClock:
     """Make a clock that shows the time of ``wall`` now, and is then neither put back nor forward."""
+    # Read once: a wall clock that is set later changes no window of requests.
     offset_ns = wall() * _NS_PER_MS - monotonic_ns()
     return lambda: (offset_ns + monotonic_ns()) // _NS_PER_MS
 

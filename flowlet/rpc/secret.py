@@ -39,6 +39,7 @@ def load_or_create_secret(path: Path | None = None) -> bytes:
         # A link counts as a file, wherever it leads: ``_load`` refuses it.
         if not os.path.lexists(path):
             _create(path)
+        # Read back in any case: another process may have been first.
         return _load(path)
     except OSError as error:
         raise ConfigError(f"secret file {path}: {error.strerror or error}") from error
@@ -78,12 +79,14 @@ def _create(path: Path) -> None:
     former = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Beside the file: a link works within one file system only.
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "w", encoding="ascii") as file:
                 file.write(secrets.token_bytes(SECRET_BYTES).hex() + "\n")
                 file.flush()
+                # Before the link: a name must not lead to an empty file after a loss of power.
                 os.fsync(file.fileno())
             # Unlike a rename, a link never replaces a file: the first process wins, and the others read its file.
             with suppress(FileExistsError):
@@ -118,6 +121,7 @@ def _load(path: Path) -> bytes:
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"secret file {path} is not a regular file")
+    # Another user could have put it there, and would know the secret.
     if status.st_uid != os.geteuid():
         raise ConfigError(
             f"secret file {path} belongs to user {status.st_uid}, not to this process's user {os.geteuid()}"

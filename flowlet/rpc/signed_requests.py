@@ -47,6 +47,7 @@ class RequestSigner:
 
     def sign(self, method: str, path: str, body: bytes) -> tuple[auth.Nonce, dict[str, str]]:
         """Make the nonce and the headers of a request."""
+        # A fresh one for each: the server takes each once.
         nonce = new_nonce()
         line = auth.RequestLine(method, self._authority, path)
         signature = auth.sign_request(self._secret, line, body, nonce, self._clock() + self._ahead_ms)
@@ -73,6 +74,7 @@ class RequestSigner:
                 f"{self._authority} refused the request, because the JobManager there has another address: name the "
                 f"one that it shows when it starts, or start it with --advertise {self._authority}"
             )
+        # Once: a second refusal with a time says that something else is wrong.
         if status == HTTPStatus.UNAUTHORIZED and not is_second and time_ms is not None:
             auth.check_answer(
                 self._secret, nonce, status, time_ms.encode("utf-8", "replace"), header(auth.PROOF_HEADER)
@@ -109,6 +111,7 @@ def ask_once(host: str, port: int, secret: bytes, path: str, timeout_s: float = 
         return _ask(host, port, signer, path, timeout_s, is_second=False)
     except OtherTimeError:
         return _ask(host, port, signer, path, timeout_s, is_second=True)
+    # Before OSError, of which it is one: its text names no host.
     except socket.gaierror:
         raise RpcConnectError(f"JobManager {authority}: {unknown_host(host)}") from None
     except OSError as error:
@@ -123,6 +126,7 @@ def _ask(host: str, port: int, signer: RequestSigner, path: str, timeout_s: floa
         nonce, headers = signer.sign("GET", path, b"")
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
+        # Bounded: the answer is not proven yet.
         answer = RpcResponse(response.status, response.read(MAX_MESSAGE_BYTES))
         signer.check(nonce, answer, response.headers.get, is_second=is_second)
         return answer

@@ -57,6 +57,7 @@ class SignedWebSocket:
     async def send(self, content: bytes) -> None:
         """Send a message.  Raises ConnectionError: the connection is lost."""
         number = _NUMBER.pack(self._num_sent)
+        # Before the wait: a send that is cancelled may have left, and its number must not be used again.
         self._num_sent += 1
         frame = b"".join((number, _signature(self.send_key, number, content), content))
         try:
@@ -89,6 +90,7 @@ class SignedWebSocket:
 
     def _opened(self, data: bytes) -> bytes:
         number, signature, content = data[: _NUMBER.size], data[_NUMBER.size : HEADER_BYTES], data[HEADER_BYTES:]
+        # The signature first: the number of a stranger says nothing.
         if len(data) < HEADER_BYTES or not hmac.compare_digest(
             signature, _signature(self.receive_key, number, content)
         ):
@@ -101,6 +103,7 @@ class SignedWebSocket:
         return content
 
     def _fail(self, reason: str) -> NoReturn:
+        # Kept: behind a message that does not fit none is received any more.
         self._failure = reason
         raise SessionEndedError(reason)
 
