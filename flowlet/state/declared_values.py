@@ -73,6 +73,7 @@ def frozen_row(name: str, kind: StateKind, stored: Any) -> Any:
     if are_unchanging([row]):
         return row
     try:
+        # Pickled now, on the task's thread: the user may change the row right after.
         return PickledRow(dumped_rows(name, [row]))
     except FlowletError as error:
         return PickledRow(error)
@@ -86,8 +87,10 @@ def thawed_row(name: str, kind: StateKind, kept: Any) -> Any:
     """
     if type(kept) is PickledRow:
         if isinstance(kept.data, FlowletError):
+            # Late, where the snapshot is made: the user's access went on without it.
             raise kept.data
         return loads_record(kept.data)[0]
+    # A kept entry may be a list or a map, in the form of the table.
     return copied_rows(name, kind, [kept])[0]
 
 
@@ -113,6 +116,7 @@ def copied_rows(name: str, kind: StateKind, entries: list[Any]) -> list[Any]:
 def thawed_rows(kind: StateKind, values: Iterable[Any]) -> list[Any]:
     """The entries of a state for the values of ``StateRows``; they share no changeable object with these."""
     rows = list(values)
+    # All rows in one call, as in ``copied_rows``.
     rows = rows if are_unchanging(rows) else loads_record(dumps_record(rows))
     match kind:
         case StateKind.LIST:
@@ -192,6 +196,7 @@ class DeclaredValues:
             assert isinstance(type_info, MapTypeInfo), "the descriptor makes it"
             self._key, self._value = type_info.key_type_info, type_info.value_type_info
         form = field_form(self._value)
+        # A FLOAT is a Python float here: rounding would change a value that the program gets back.
         is_rounded = form is not None and form.exact is float
         self._convert_value = value_converter(Types.DOUBLE() if is_rounded else self._value, is_stored=True)
         self._convert_key = None if self._key is None else value_converter(self._key, is_stored=True)
@@ -215,6 +220,7 @@ class DeclaredValues:
 
         Raises FlowletError: the value is of another type; names state, type and value.
         """
+        # None comes from a list or a map: a state of one value is cleared by it before.
         if self.exact is None or type(value) is self.exact or (value is None and self._takes_none):
             return value
         assert self._convert_value is not None, "plain types have one"
@@ -263,6 +269,7 @@ class DeclaredValues:
                     self.check_serialized_key(key)
             case _:
                 values = list(rows)
+        # The time of the last use is ours, and right.
         if has_ttl:
             values = [each[0] for each in values]
         if not self._needs_rows:
@@ -275,6 +282,7 @@ class DeclaredValues:
                 pass
             else:
                 return
+        # One by one, to find the wrong one, and name it.
         for value in values:
             if value is not None or not self._takes_none:
                 self._check("a value", self._convert_value, value)
@@ -288,6 +296,7 @@ class DeclaredValues:
         if convert is None:
             return
         try:
+            # Its result is dropped: only values that enter are converted.
             convert(value)
         except TypeMismatchError as error:
             raise self._refused(what, value, error) from None
@@ -308,6 +317,7 @@ def _exact(type_info: TypeInformation) -> type | None:
 
 def _needs_rows(type_info: TypeInformation) -> bool:
     """Whether values are checked where they are serialized."""
+    # An int's class does not tell whether it is in range.
     is_exact = _exact(type_info) is not None or isinstance(type_info, PickledBytesTypeInfo)
     return not is_exact or integer_limits(type_info) is not None
 

@@ -81,6 +81,7 @@ class IncrementalCleanup:
         get = self._table.entries.get
         for key in keys:
             pair = get(key)
+            # It may be gone since the round began.
             if pair is not None and pair[1] <= newest_expired_ms:
                 self._table.drop(key)
 
@@ -113,11 +114,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         if name in self._restored:
             written, groups = self._restored[name]
             convert = row_converter(name, written, declared, self._now_ms())
+            # Only now: until it is declared, a state's rows stay as they were written, for the next snapshot.
             table.restore(
                 rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
                 for rows in groups.values()
             )
+            # After the conversion: if that refuses a value, the rows are still there.
             del self._restored[name]
+        # Before ``_state_of``, which looks for the table if the state cleans up step by step.
         self._tables[name] = table
         return self._state_of(descriptor, declared.kind, table, values)
 
@@ -137,6 +141,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._holder = holder
         _, groups = self._restored.pop(AGGREGATES, (None, {}))
         if groups:
+            # All key groups together: the holder takes its rows once, and drops those it has.
             keys = exact_keys([key for rows in groups.values() for key in rows.keys])
             holder.take_rows(keys, _joined([rows.values for rows in groups.values()]))
 
@@ -171,10 +176,12 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         The snapshot is given up when the callable is no longer referred to.  The callable raises FlowletError if a
         value cannot be copied; the message names the state.
         """
+        # Here, not in the callable: the operator changes its rows with the next record.
         held = None if self._holder is None else _copied(*self._holder.held_rows())
         blocks = None if self._columns is None else self._columns[0].held_blocks(in_order=False)
         if not self._tables and not self._restored and held is None and blocks is None:
             return None
+        # One time for all tables: entries of several states that end together are left out together.
         now_ms = self._now_ms()
         copies = {name: table.copy(self._expiries.get(name), now_ms) for name, table in self._tables.items()}
         descriptions = {name: table.description for name, table in self._tables.items()}
@@ -188,6 +195,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
         def finish() -> KeyedStateSnapshot:
             by_name = {name: copy.rows(max_parallelism) for name, copy in copies.items()}
+            # As they were written: they are converted when the state is declared.
             by_name |= {name: groups for name, (_, groups) in undeclared.items()}
             if held is not None:
                 by_name[AGGREGATES] = rows_by_key_group(*held, max_parallelism)
@@ -217,6 +225,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     def _take_over(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
         assert isinstance(snapshot, KeyedStateSnapshot), "the other form was refused"
         for name, description in snapshot.descriptions.items():
+            # Also without rows in these key groups: the type must be compared, and stay in the next snapshot.
             self._restored.setdefault(name, (description, {}))
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
@@ -246,6 +255,7 @@ def _copied(keys: list[Any], values: Iterable[Any] | ColumnRows) -> tuple[list[A
     if not keys:
         return None
     if isinstance(values, ColumnRows):
+        # The operator goes on writing into its arrays.
         columns = values.columns
         return keys, ColumnRows(columns.with_fields(tuple([field.detached() for field in columns.fields])))
     return keys, copied_rows(AGGREGATES, StateKind.VALUE, values) if isinstance(values, list) else values
@@ -254,6 +264,7 @@ def _copied(keys: list[Any], values: Iterable[Any] | ColumnRows) -> tuple[list[A
 def _joined(parts: list[Sequence[Any] | ColumnRows]) -> list[Any] | ColumnRows:
     """The values of several key groups together; they share no changeable object with the parts."""
     tables = [part.columns for part in parts if isinstance(part, ColumnRows)]
+    # Some groups may be rows: former subtasks may differ in that.
     if len(tables) == len(parts):
         from flowlet.columns.table import try_concatenate  # here, as a task without keys needs no columns
 

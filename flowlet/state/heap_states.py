@@ -31,6 +31,7 @@ class _HeapState(EnteredState):
         super().__init__(declared)
         self._table = table
         self._context = table.key_context
+        # Not read through the table: it exchanges both while a snapshot is under way, and an access saves a step.
         table.attach(self.bind)
 
     def __repr__(self) -> str:
@@ -53,6 +54,7 @@ class HeapValueState(_HeapState, ValueState[Any]):
 
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
+        # No ``exact_to_store``: a read must not note a key that has no entry.
         key = self._context.current_key
         return self._get(key if type(key) in PLAIN else self._table.exact(key))
 
@@ -102,6 +104,7 @@ class HeapReducingState(_CombinedState, ReducingState[Any]):
 
     def add(self, value: Any) -> None:
         """Combine the result for the current key with a value."""
+        # None is no value: a function that returns it starts the next value anew.
         before = self._stored.value()
         self._stored.update(value if before is None else self._function(before, value))
 
@@ -141,6 +144,7 @@ class HeapListState(_HeapState, ListState[Any]):
         """The elements of the current key's list, in a list of the caller's own."""
         key = self._context.current_key
         elements = self._get(key if type(key) in PLAIN else self._table.exact(key))
+        # A copy: one that the user keeps would grow with later records.
         return [] if elements is None else elements.copy()
 
     get = elements  # PyFlink's name
@@ -174,6 +178,7 @@ class HeapListState(_HeapState, ListState[Any]):
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
+        # A new list in any case: the user may go on changing the one that was given.
         elements = self._all_entered(values)
         if not elements:
             self._table.clear()
@@ -196,6 +201,7 @@ class MapOfEntries(ABC):
         entries = self._map()
         if entries is None:
             return None
+        # Fast path: such a key is its own exact key, and its value has no ``MapEntry``.
         if type(key) in PLAIN:
             return entries.get(key)
         found = entries.get(exact_key(key))
@@ -251,5 +257,6 @@ class HeapMapState(_HeapState, MapOfEntries, MapState[Any, Any]):
         entries = self._map()
         if entries is not None:
             entries.pop(key if type(key) in PLAIN else exact_key(key), None)
+            # Else a key without a value would stay in the table for ever.
             if not entries:
                 self._table.clear()

@@ -96,6 +96,7 @@ class SharedFiles:
 
     def write_shared(self, path: Path) -> SharedFile:
         """Keep a copy of a local file for good.  Raises StorageError."""
+        # Whole, as its name must be known before it is written.
         content = path.read_bytes()
         file = SharedFile(hashlib.sha256(content).digest(), len(content))
         self._storage.write_shared(handle_of(file), content)
@@ -206,12 +207,14 @@ class KeyedStateBackend(ABC):
             _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
         )
         context = self._key_context if key_context is None else key_context
+        # Refused for new names only: one that was declared in time may be asked for again.
         if name not in self._states:
             if self._refusal is not None:
                 raise FlowletError(f"state {name!r}: {self._refusal}")
             values = DeclaredValues(name, type_info, declared.kind)
             self._states[name] = self._new_state(descriptor, declared, context, values), declared, context
         state, known, known_context = self._states[name]
+        # Also for the state just made, which passes: one check for the first call and all later ones.
         if known_context is not context:
             raise FlowletError(
                 f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
@@ -228,6 +231,7 @@ class KeyedStateBackend(ABC):
 
     def _state_of(self, descriptor: StateDescriptor, kind: StateKind, entries: object, values: DeclaredValues) -> State:
         """The state that keeps its values in ``entries``."""
+        # The combining states are made of a state of one value, with or without expiry.
         kept = kind if kind in (StateKind.LIST, StateKind.MAP) else StateKind.VALUE
         stored_in = self._stored[kept]
         expiry = self._expiry_of(descriptor)
@@ -250,6 +254,7 @@ class KeyedStateBackend(ABC):
         if config is None:
             return None
         expiry = Expiry(config, self._now_ms)
+        # Else expired entries stay in snapshots, and a restored one may still be returned.
         if config.get_cleanup_strategies().in_full_snapshot():
             self._expiries[descriptor.name] = expiry
         return expiry
@@ -319,6 +324,7 @@ class KeyedStateBackend(ABC):
                 f"keyed state has version {snapshot.version}, this flowlet reads version {version}: restore it with "
                 "the flowlet that wrote it, or start without the checkpoint"
             )
+        # Another number puts keys into other groups: they would be looked for in the wrong subtask.
         if snapshot.max_parallelism != self._max_parallelism:
             raise StateRestoreError(
                 f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has "
@@ -332,6 +338,7 @@ class KeyedStateBackend(ABC):
                     "restore it with the former parallelism first, and declare the state in open(), so that every "
                     "subtask does"
                 )
+        # Only when all checks have passed: a refused snapshot leaves no part of itself.
         self._take_over(snapshot)
 
     @abstractmethod
@@ -378,6 +385,7 @@ class OperatorBroadcastState(MapOfEntries, BroadcastState[Any, Any]):
         """Set the value of a key.  Raises FlowletError: key or value is not of the declared type."""
         self.declared.check_key(key)
         value = self.declared.entered(value)
+        # Behind both checks: a refused pair changes nothing.
         exact = exact_key(key)
         self.entries[exact] = value if exact is key else MapEntry(key, value)
 
@@ -450,6 +458,7 @@ class OperatorStateBackend(OperatorStateStore):
         name = self._declared(state_descriptor, MapStateDescriptor, Redistribution.BROADCAST)
         if name not in self._states:
             values = DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
+            # The snapshot has the keys as the user knows them.
             entries = dict(stored_pair(key, value) for key, value in self._taken(name))
             self._states[name] = OperatorBroadcastState(name, entries, values), values
         return self._states[name][0]  # type: ignore[return-value]  # its description was compared
@@ -459,6 +468,7 @@ class OperatorStateBackend(OperatorStateStore):
         if name not in self._states:
             values = DeclaredValues(name, descriptor.type_info, StateKind.LIST)
             table = StateTable(name, StateDescription(StateKind.LIST, ""), self._key_context, values)
+            # An empty list has no entry, as in ``HeapListState``.
             if elements := self._taken(name):
                 table.entries[None] = elements
             self._states[name] = HeapListState(table, values if values.is_entered else None), values
@@ -478,6 +488,7 @@ class OperatorStateBackend(OperatorStateStore):
             raise FlowletError(
                 f"state {name!r} is declared twice: as {_named(known)} and as {_named(declared)}; use two names"
             )
+        # Taken out by the first declaration: later ones are compared with that one, above.
         rows = self._restored.get(name)
         if rows is not None and (written := (rows.redistribution, rows.type_name)) != declared:
             raise StateRestoreError(
@@ -490,6 +501,7 @@ class OperatorStateBackend(OperatorStateStore):
         """The restored elements of a state; they share no changeable object with the snapshot."""
         rows = self._restored.pop(name, None)
         elements = [] if rows is None else list(rows.elements)
+        # A snapshot never changes, and may be another subtask's, too.
         return elements if are_unchanging(elements) else loads_record(dumps_record(elements))
 
     # -- checkpoints
@@ -508,6 +520,7 @@ class OperatorStateBackend(OperatorStateStore):
             if rows.redistribution is not Redistribution.UNION or not self._subtask
         }
 
+        # Without a look at this back end: the pool may run it after more states were declared.
         def finish() -> OperatorStateSnapshot:
             declared = {
                 name: OperatorStateRows(*description, tuple(elements()))
@@ -529,6 +542,7 @@ class OperatorStateBackend(OperatorStateStore):
             return None
         if self._frozen is None:
             self.freeze()
+        # Once: the next snapshot must not get a copy of this one's time.
         frozen, self._frozen = self._frozen, None
         return frozen
 

@@ -73,6 +73,7 @@ class StateDescription:
         type_form: the declared type; None: types are compared by ``type_name`` alone.
     """
 
+    # Compared as a whole: two subtasks that wrote one state differently cannot be put together.
     kind: StateKind
     type_name: str
     has_ttl: bool = False
@@ -141,6 +142,7 @@ class ColumnBlock:
     @property
     def key(self) -> bytes:
         """The block's key within its key group; keys of a table are ordered by start, then by number."""
+        # Shifted, so that negative starts come first in the order of bytes, too.
         return _BLOCK_KEY.pack(self.table, self.start + ALL_STARTS, self.number)
 
     @staticmethod
@@ -152,6 +154,7 @@ class ColumnBlock:
 
 def first_block_key(table: int, start: int) -> bytes:
     """A bound between the keys of a table's earlier blocks and of its blocks from this start on; any whole number."""
+    # Within the bounds: a time that an operator computes may lie outside.
     return _BLOCK_KEY.pack(table, min(max(start, -ALL_STARTS), ALL_STARTS - 1) + ALL_STARTS, 0)
 
 
@@ -306,6 +309,7 @@ class StateShare:
     @property
     def is_the_same(self) -> bool:
         """Whether the subtask takes over the state of the former one with its number, and no other."""
+        # One that had finished has no state to take over.
         return self.former_parallelism == self.parallelism and not self.finished
 
     def dealt(self, items: Sequence[T]) -> list[T]:

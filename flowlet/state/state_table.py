@@ -93,6 +93,7 @@ class TableCopy:
 
     def __post_init__(self) -> None:
         """Note how many keys there are now."""
+        # The list is shared with the table, which appends new keys to it: those are not in this copy.
         self._num_keys = len(self._keys)
         self._name = self._table.name
         self._kind = self._table.description.kind
@@ -114,6 +115,7 @@ class TableCopy:
             for start in range(0, self._num_keys, STEP):
                 exact = self._keys[start : min(start + STEP, self._num_keys)]
                 some_keys, some_values = self._users_keys(exact), self._rows_of(exact)
+                # Before the check of types: an expired value goes nowhere.
                 if self._expiry is not None:
                     rows = [self._expiry.live(self._kind, row, self._now_ms) for row in some_values]
                     some_keys = [key for key, row in zip(some_keys, rows, strict=True) if row is not None]
@@ -142,6 +144,7 @@ class TableCopy:
         return [kept.get(key, key) if found is _UNKNOWN else found for key, found in zip(exact, known, strict=True)]
 
     def _rows_of(self, exact: list[Any]) -> list[Any]:
+        # Without a lock: a row that is gone already is None here, and is among the kept ones.
         stored = list(map(self._table.entries.get, exact))
         rows = self._copied(exact, stored)
         # After the copy: the task keeps a row before it changes it, so a row changed during the copy is found now.
@@ -168,6 +171,7 @@ class TableCopy:
         try:
             return copied_rows(self._name, self._kind, [stored])[0]
         except Exception as error:
+            # The task was changing it, which is why it failed: the kept row takes its place.
             if key in self.kept:
                 return None
             if isinstance(error, FlowletError):
@@ -213,6 +217,7 @@ def _joined(pieces: list[Any]) -> Sequence[Any]:
     """
     kinds = {piece.dtype.name if isinstance(piece, np.ndarray) else None for piece in pieces}
     typecode = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
+    # Of one type in all pieces: a key group of ints and floats must keep both.
     if typecode is not None:
         return array(typecode, np.concatenate(pieces).tobytes())
     return list(chain.from_iterable(piece.tolist() if isinstance(piece, np.ndarray) else piece for piece in pieces))
@@ -337,8 +342,10 @@ class CopyingEntries:
 
     def add(self, copy: TableCopy) -> None:
         """Keep rows for this copy, too, from now on."""
+        # Ended ones go: the references of a table that nobody uses between its copies would add up.
         self._copies = (*map(ref, self.under_way()), ref(copy))
         self._newest = self._copies[-1]
+        # With several, a row that one of them kept may still be missing in another.
         self._kept = copy.kept if len(self._copies) == 1 else {}
 
     def get(self, exact: Any) -> Any:
@@ -346,6 +353,7 @@ class CopyingEntries:
         stored = self._entries.get(exact)
         if stored is None or type(stored) in UNCHANGING:
             newest = self._newest()
+            # Not kept, since it cannot change; but this may be the first access after the copy's end.
             if newest is None or newest.is_complete:
                 self.under_way()
             return stored
@@ -355,11 +363,13 @@ class CopyingEntries:
         for copy in self.under_way():
             if exact not in copy.kept:
                 if frozen is None:
+                    # Once for all copies: none of them changes it.
                     frozen = frozen_row(self._name, self._kind, stored)
                 copy.kept[exact] = frozen
         return stored
 
     def __setitem__(self, exact: Any, stored: Any) -> None:
+        # Before the assignment: the pool looks for kept rows after it has read this one.
         if exact not in self._kept:
             self.keep(exact)
         self._entries[exact] = stored
@@ -407,6 +417,7 @@ class ExactKeys:
 
     def exact(self, key: Any) -> Any:
         """The exact key of the current key.  Raises FlowletError: there is none."""
+        # By identity: an equal key may be of another type.
         if key is self._last_key:
             return self._last_exact
         if key is NO_KEY:
@@ -475,6 +486,7 @@ class StateTable(ExactKeys):
         self.entries.clear()
         self.user_key_of.clear()
         self._order = []
+        # It would keep the last key, an object of the user's, alive.
         self._last_key = _UNSET
 
     def attach(self, bind: Callable[[Callable[[Any], Any], Entries], None]) -> None:
@@ -486,11 +498,13 @@ class StateTable(ExactKeys):
 
     def drop(self, exact: Any) -> None:
         """Drop the entry of an exact key."""
+        # Before the removal: a copy that misses the entry in the table looks among the kept ones next.
         if self._is_copying:
             self._copying.keep(exact)
             if exact in self.user_key_of:
                 self._copying.keep_user_key(exact, self.user_key_of[exact])
         if self.entries.pop(exact, None) is not None:
+            # A new list, not a cleared one: copies under way read the old one.
             self._order = []
         self.user_key_of.pop(exact, None)
 
@@ -531,6 +545,7 @@ class StateTable(ExactKeys):
             newest = list(islice(reversed(self.entries), num_new))
             newest.reverse()
             self._order += newest
+        # The copy before the switch: from the next access on, the state keeps rows for it.
         copy = TableCopy(self, self._order, expiry, now_ms)
         self._copying.add(copy)
         self._is_copying = True
@@ -539,6 +554,7 @@ class StateTable(ExactKeys):
 
     def _settle(self) -> None:
         """Let the state use the dictionary itself: no copy is under way any more."""
+        # In the middle of an access of the state, perhaps: it has its entry already, and goes on with it.
         self._is_copying = False
         self._bind(self.entries.get, self.entries)
 
@@ -548,6 +564,7 @@ class StateTable(ExactKeys):
             keys = list(each.keys)
             exact = exact_keys(keys)
             self.entries.update(zip(exact, thawed_rows(self.description.kind, each.values), strict=True))
+            # The list itself comes back if all keys are plain: then no form of a user's is noted.
             if exact is not keys:
                 self.user_key_of.update(
                     (stored, key) for stored, key in zip(exact, keys, strict=True) if stored is not key

@@ -44,6 +44,7 @@ class Expiry:
 
     def has_expired(self, used_ms: int, now_ms: int) -> bool:
         """Whether an entry that was last used at ``used_ms`` has expired."""
+        # A clock that is set back makes the difference negative: such an entry lives.
         return now_ms - used_ms >= self.ttl_ms
 
     def live(self, kind: StateKind, stored: Any, now_ms: int) -> Any:
@@ -53,6 +54,7 @@ class Expiry:
         """
         match kind:
             case StateKind.LIST:
+                # In the type of what is stored: a list in a table, a tuple in a row of a snapshot.
                 kept: Any = type(stored)(pair for pair in stored if not self.has_expired(pair[1], now_ms))
             case StateKind.MAP if isinstance(stored, dict):
                 kept = {key: each for key, each in stored.items() if not self.has_expired(_used_ms(each), now_ms)}
@@ -62,6 +64,7 @@ class Expiry:
                 return None if self.has_expired(stored[1], now_ms) else stored
         if not kept:
             return None
+        # Itself, so that the caller sees that there is no change to write.
         return stored if len(kept) == len(stored) else kept
 
 
@@ -88,6 +91,7 @@ class TtlValueState(_TtlState, ValueState[Any]):
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
         expiry = self._expiry
+        # ``access_ms`` written out: a read of a missing key need not look at the clock.
         if expiry.clean is not None:
             expiry.clean()
         pair = self._stored.value()
@@ -96,6 +100,7 @@ class TtlValueState(_TtlState, ValueState[Any]):
         value, used_ms = pair
         now_ms = expiry.now_ms()
         if expiry.has_expired(used_ms, now_ms):
+            # Also where it is returned: it is seen this once, and not again.
             self._stored.clear()
             return value if expiry.returns_expired else None
         # Within one millisecond there is nothing to extend: reads of a hot key write once in each.
@@ -105,6 +110,7 @@ class TtlValueState(_TtlState, ValueState[Any]):
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it."""
+        # The value is checked before the clean-up and the clock: a refused one costs neither.
         pair = None if value is None else (self._declared.entered(value), self._expiry.access_ms())
         self._stored.update(pair)
 
@@ -120,6 +126,7 @@ class TtlListState(_TtlState, ListState[Any]):
         now_ms = expiry.access_ms()
         pairs = self._stored.elements()
         live = [pair for pair in pairs if not expiry.has_expired(pair[1], now_ms)]
+        # One write for both: what expired goes with it.
         if live and expiry.is_extended_by_reads:
             self._stored.update([(value, now_ms) for value, _ in live])
         elif len(live) < len(pairs):
@@ -134,6 +141,7 @@ class TtlListState(_TtlState, ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
+        # Before the time: ``values`` may be a generator that takes long.
         added = self._declared.all_entered(values)
         now_ms = self._expiry.access_ms()
         self._stored.add_all([(value, now_ms) for value in added])
@@ -157,6 +165,7 @@ class TtlMapState(_TtlState, MapState[Any, Any]):
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key of the map."""
+        # Here, as the state inside takes pairs, and checks neither key nor value.
         self._declared.check_key(key)
         self._stored.put(key, (self._declared.entered(value), self._expiry.access_ms()))
 
@@ -171,11 +180,13 @@ class TtlMapState(_TtlState, MapState[Any, Any]):
     def items(self) -> list[tuple[Any, Any]]:
         """Keys and values of the map, in a list of the caller's own."""
         now_ms = self._expiry.access_ms()
+        # ``items`` gave a list of its own: ``_seen`` removes and renews entries on the way.
         found = [(key, self._seen(key, pair, now_ms)) for key, pair in self._stored.items()]
         return [(key, pair[0]) for key, pair in found if pair is not None]
 
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
+        # All of them, as some may have expired.
         return not self.items()
 
     def _found(self, key: Any) -> Any:

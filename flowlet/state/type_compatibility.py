@@ -61,6 +61,7 @@ class _RefusalError(Exception):
 
 
 def _converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    # The whole type first: state that did not change costs no call per value.
     if written == declared:
         return None
     if written.name == declared.name in _BY_PARTS:
@@ -69,6 +70,7 @@ def _converter(written: TypeForm, declared: TypeForm) -> Convert | None:
         raise _RefusalError(f"{written} was written")
     else:
         convert = _number_converter(written.name, declared.name)
+    # A field or a value of a map may be None, whatever its type.
     return None if convert is None else or_none(convert)
 
 
@@ -79,12 +81,14 @@ def _number_converter(written: str, declared: str) -> Convert | None:
         raise _RefusalError(f"{written} was written")
     low, high = _HELD[written]
     lowest, highest = _HELD[declared]
+    # A float may have a fraction, or more digits than a Float has: only its own type, or a wider one, takes it.
     if written in _FLOATS or not lowest <= low <= high <= highest:
         raise _RefusalError(f"{declared} does not hold every {written}")
     return _as_float if declared in _FLOATS else None
 
 
 def _as_float(value: Any) -> Any:
+    # A value of another type was stored unchecked: it is refused rather than guessed.
     if not isinstance(value, int):
         raise TypeError(f"{value!r} is no int")
     return float(value)
@@ -92,9 +96,11 @@ def _as_float(value: Any) -> Any:
 
 def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     num_written = len(written.parts)
+    # A field that is gone would be lost without a word.
     if num_written > len(declared.parts):
         raise _RefusalError(f"{num_written} fields were written, {len(declared.parts)} are declared; keep the others")
     names = declared.fields or tuple(map(str, range(len(declared.parts))))
+    # By place and name: a field that was moved would take another one's values.
     for before, name in zip(written.fields, names, strict=False):
         if before != name:
             raise _RefusalError(
@@ -115,6 +121,7 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
 
     def row(of: Any) -> Any:
         converted = Row(*values(fields_of_record(of, old_names)))
+        # A new row is an insertion: a retraction must stay one.
         converted.set_row_kind(of.get_row_kind())
         if field_names_of(of) is not None:
             converted.set_field_names(list(names))
@@ -129,6 +136,7 @@ def _elements_converter(written: TypeForm, declared: TypeForm) -> Convert | None
 
 
 def _map_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
+    # A converted key has another exact key, and two keys might become one.
     if _inside("its keys", written.parts[0], declared.parts[0]) is not None:
         raise _RefusalError(f"its keys: {written.parts[0]} would become other keys")
     convert = _inside("its values", written.parts[1], declared.parts[1])
@@ -180,6 +188,7 @@ def row_converter(name: str, written: StateDescription, declared: StateDescripti
                     "written, so that it cannot "
                     f"become {declared.type_name} ({type(error).__name__}: {error}); declare the type as it was written"
                 ) from error
+        # The time of the last use stays: a wider type is no use of an entry.
         return (value, used_ms) if declared.has_ttl else value
 
     match declared.kind:
@@ -192,6 +201,7 @@ def row_converter(name: str, written: StateDescription, declared: StateDescripti
 
 
 def _value_converter(name: str, written: StateDescription, declared: StateDescription) -> Convert | None:
+    # By text first: snapshots from before ``TypeForm`` have no more.
     if written.kind is declared.kind and written.type_name == declared.type_name:
         return None
     reason = ""
