@@ -53,6 +53,7 @@ class CachedColumns:
         holder.take_blocks(known)
         for group in key_groups:
             for table in self._tables:
+                # Their keys alone: rows are not read before a window needs them.
                 for row in keys_between(store.db, *self._bounds(group, table, -ALL_STARTS, ALL_STARTS)):
                     block = ColumnBlock.with_key(group, taken_apart(row)[2], b"")
                     self._number = max(self._number, block.number + 1)
@@ -82,6 +83,7 @@ class CachedColumns:
 
         In the end each key was held once, and rows of it that stayed are not brought a second time.
         """
+        # The held rows are enough: the usual case, without a look at RocksDB.
         if self.next_end is None or self.next_end > time:
             yield
             return
@@ -98,9 +100,11 @@ class CachedColumns:
             self._charge()
             yield
             return
+        # Group by group: all rows together would not fit.
         for group in self._key_groups:
             self._bring(list(self._blocks(group, self._tables, first, before)), before)
             self._charge()
+            # Half, so that the next group may take as much again.
             if 2 * budget.used > budget.limit:
                 yield
                 self._store.make_room()
@@ -111,6 +115,7 @@ class CachedColumns:
         found: list[ColumnBlock] = []
         for group in self._key_groups:
             for block in self._blocks(group, self._tables, self._first, before):
+                # Counted while they are read: it stops at the first one that is too much.
                 max_bytes -= len(block.content)
                 if max_bytes < 0:
                     return None
@@ -129,6 +134,7 @@ class CachedColumns:
         if not blocks:
             return
         batch = self._store.new_batch()
+        # Deleted and put back in one batch: a block that goes on keeps its key.
         for block in blocks:
             batch.delete(self._row(block))
         for rest in self._holder.take_blocks(blocks, before):
@@ -157,9 +163,11 @@ class CachedColumns:
             if block.table == _KNOWN:  # replaces the one that was there
                 batch.put(self._row(block), block.content)
                 continue
+            # Blocks are found from ``_first`` on: one that starts earlier would never come back.
             self._first = min(self._first, block.start)
             batch.put(self._row(replace(block, number=self._number)), block.content)
         self._number += 1
+        # Behind the loop, whose blocks are made of these rows.
         self._holder.windows.forget_rows()
         self._store.budget.charge(self._held_bytes, 0)
         self._held_bytes = 0

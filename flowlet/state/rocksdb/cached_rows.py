@@ -81,6 +81,7 @@ class StateKeys(ExactKeys):
 
         Raises FlowletError: it cannot be pickled, or is of another type than declared.
         """
+        # Here, and not where they enter: a value is written less often than it is changed.
         if self.is_checked:
             # A row of a map is one entry.
             kind = StateKind.LIST if self.description.kind is StateKind.LIST else StateKind.VALUE
@@ -135,6 +136,7 @@ class CachedRows:
 
     def end(self) -> None:
         """Write all rows, and begin a new generation."""
+        # ``flush`` is also called to make room for another state, while a row may be in use: here none is.
         self._is_ending = True
         self._keys.store.make_room()
         self._is_ending = False
@@ -143,6 +145,7 @@ class CachedRows:
         """The row of a key that the holder does not hold; ``absent`` if there is none."""
         key = exact if type(exact) in PLAIN else key_for(exact)
         content = self._keys.store.get(self._keys.prefix(key, exact))
+        # Also for an absent one: the holder keeps a row for it from now on.
         self._num_rows += 1
         self._keys.budget.charge(0, self._row_bytes)
         if content is None:

@@ -279,6 +279,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
     def _keep(self, current: _CachedMap, exact: Any, entry: tuple[Any, Any] | None, size: int) -> _CachedMap:
         """Charge for an entry and put it in; returns the map, which is a new one if the caches were emptied."""
         if self._keys.charge(current.sizes.get(exact, 0), size):
+            # The map was written and dropped: what was known of it is in RocksDB.
             key, prefix = current.key, current.prefix
             current = self._maps[key if type(key) in PLAIN else self._keys.exact(key)] = _CachedMap(key, prefix)
             self._keys.budget.charge(0, _MAP_BYTES + len(prefix))  # the next charge sees whether that is too much
@@ -292,11 +293,13 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         found: Any = current.known.get(exact, _MISSING)
         if found is not _MISSING:
             return found  # type: ignore[no-any-return]  # the sentinel was ruled out
+        # Fast path: RocksDB need not be asked for a key that is not there.
         if current.is_complete:
             return None
         row = current.prefix + key_bytes(exact)
         content = self._keys.store.get(row)
         entry = None if content is None else self._entry_of(row, len(current.prefix), content)
+        # Also that there is none: a key that is looked for again costs no second read.
         self._keep(current, exact, entry, _size_of(entry, content))
         return entry
 
@@ -350,17 +353,20 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         current = self._current()
         if not current.is_complete:
             size = len(current.prefix)
+            # Copies: the map changes only if all of it fits.
             known, sizes, num_added = dict(current.known), dict(current.sizes), 0
             budget = self._keys.budget
             for row, content in self._keys.store.rows(current.prefix):
                 key, _ = entry = self._entry_of(row, size, content)
                 exact = key if type(key) in PLAIN else exact_key(key)
+                # A known entry is newer than its row.
                 if exact not in known:
                     known[exact] = entry
                     sizes[exact] = _size_of(entry, content)
                     num_added += sizes[exact]
             if _MAP_BYTES + size + sum(sizes.values()) > budget.limit:
                 return [entry for entry in known.values() if entry is not None]
+            # The other caches go, and this map, too, which is then put in as a whole.
             if budget.used + num_added > budget.limit:
                 self._keys.store.make_room()
                 current = self._current()
@@ -373,6 +379,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
     def is_empty(self) -> bool:
         """Whether the map has no keys; looks at no more rows than it must."""
         current = self._current()
+        # Known entries answer without a read.
         if current.num_live or current.is_complete:
             return not current.num_live
         size = len(current.prefix)
@@ -390,6 +397,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         current = self._current()
         self._keys.budget.charge(sum(current.sizes.values()), 0)
         current.known, current.sizes, current.num_live = {}, {}, 0
+        # Its rows are deleted by the next ``flush``; until then no key is looked for in RocksDB.
         current.is_complete, current.is_replaced = True, True
         current.changed.clear()
         current.counted.clear()

@@ -115,6 +115,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     ) -> State:
         name = descriptor.name
         written = self._descriptions.get(name)
+        # Equal, or refused: values in RocksDB are not converted to another type.
         if written is not None and (written.kind, written.type_name) != (declared.kind, declared.type_name):
             raise StateRestoreError(
                 f"state {name!r} was written as {written}, and is declared as {declared} now; "
@@ -129,6 +130,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 batch = store.new_batch()
                 for row, content in store.rows(PREFIX.pack(group, state_id)):
                     batch.put(row, with_other_ttl(declared, row, content, now_ms))
+                # A key group at a time: a batch is in memory as a whole.
                 store.write(batch)
         self._descriptions[name] = declared
         return self._state_of(
@@ -139,6 +141,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if name not in self._ids:
             if len(self._ids) >= MAX_STATES:
                 raise FlowletError(f"state {name!r}: an operator has at most {MAX_STATES} states")
+            # No number is given back: rows of a state that is not declared stay in the database.
             self._ids[name] = len(self._ids)
             self._descriptions[name] = description
         return self._ids[name]
@@ -177,11 +180,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if not self._ids:
             return None
         store = self._opened()
+        # Removed first: a checkpoint that failed half-way may have left it, and RocksDB takes no directory that is
+        # there.
         path = self._path(f"snapshot-{checkpoint_id}")
         shutil.rmtree(path, ignore_errors=True)
         store.checkpoint(path)
         # Copies, as the pool reads them while the task goes on.
         ids, descriptions = dict(self._ids), dict(self._descriptions)
+        # The base of now: a checkpoint that becomes complete meanwhile changes nothing for this one.
         files, base = self.place.shared_files, self._base
         groups, max_parallelism, now_ms = self._key_groups, self._max_parallelism, self._now_ms()
         states = {ids[name]: (name, each.kind, self._expiries.get(name)) for name, each in descriptions.items()}
@@ -200,6 +206,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                         shared[file.name] = base.get(file.name) or files.write_shared(file)
                     else:
                         private[file.name] = file.read_bytes()
+            # When all are written: a base must not name a file that is not there.
             uploads[checkpoint_id] = shared
             return IncrementalSnapshot(descriptions, ids, max_parallelism, groups.start, groups.stop, shared, private)
 
@@ -219,6 +226,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Let later snapshots use the files of this checkpoint, in place of writing them again."""
         completed = self._uploads.get(checkpoint_id)
+        # None: the snapshot was full, and has no file that a later one could name.
         if completed is not None:
             self._base = completed
         # ``list`` copies the keys in one step: the snapshot pool may add one meanwhile.
@@ -239,6 +247,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         ids = {name: self._id_of(name, description) for name, description in snapshot.descriptions.items()}
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
+                # Of one state and key group each, so that no batch takes the memory of all.
                 batch = store.new_batch()
                 for row, content in rows_of_snapshot(snapshot.descriptions[name].kind, group, ids[name], rows):
                     batch.put(row, content)
@@ -252,6 +261,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         groups, files = self._key_groups, self.place.shared_files
         classes = None if files is None else files.former_classes
         are_same = (snapshot.first_key_group, snapshot.end_key_group) == (groups.start, groups.stop)
+        # The files are a whole database: a second snapshot's cannot be put beside them.
         if self._store is None and are_same and classes is None:
             self._download(snapshot, self._path("db"))
             self._ids, self._descriptions = dict(snapshot.state_ids), dict(snapshot.descriptions)
@@ -271,6 +281,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             batch = store.new_batch()
             for group in self._key_groups:
                 for row, written in rows_of(former, group.to_bytes(2, "big")):
+                    # The former database may have given another number to the state.
                     _, number = PREFIX.unpack_from(row)
                     content = written if classes is None else self._mapped(names[number], row, written, classes)
                     batch.put(PREFIX.pack(group, ids[number]) + row[PREFIX.size :], content)
@@ -290,8 +301,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         files = self.place.shared_files
         if files is None and snapshot.shared:
             raise StateRestoreError("keyed state is in shared files, and this task has no storage of checkpoints")
+        # New: a file left from elsewhere would become a part of the database.
         path.mkdir()
         for name, content in snapshot.private.items():
+            # Its last part alone: a name in a snapshot must not lead out of the directory.
             (path / Path(name).name).write_bytes(content)
         for name, file in snapshot.shared.items():
             assert files is not None, "checked above"
@@ -314,6 +327,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     def close(self) -> None:
         """Close the database and remove its files; idempotent."""
+        # First: its files are open, and its threads may be writing some.
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -359,6 +373,7 @@ def full_snapshot(
         key: Any = None
         entries = []
         for (_, _, outer, inner), content in of_key:
+            # Each row of a map has the key of the stream, of which one is enough.
             (key, *map_key), value = _read(kind, outer, inner, content)
             # None is a value in a map without expiry.
             if expiry is None or (value := expiry.live(row_kind, value, now_ms)) is not None:
@@ -418,6 +433,7 @@ def with_running_classes(
         return content
     _, number, outer, inner = taken_apart(row)
     keys, value = _read(kind, outer, inner, content, lambda data: loads_former(data, classes))
+    # The class counts in the bytes of a key: the row would no longer be found under its new ones.
     key, *map_key = [key_bytes(exact_key(each)) for each in keys]
     if row != row_prefix(key_group(keys[0], max_parallelism), number, key) + b"".join(map_key):
         raise StateRestoreError(

@@ -108,6 +108,7 @@ class RocksDBStore:
         self._without_log = rocksdict.WriteOptions()
         setattr(self._without_log, "disable_wal", True)  # noqa: B010 - a property, which rocksdict declares as a method
         self.db = rocksdict.Rdict(str(path), _options())
+        # Bound once: an access of a state saves a step.
         self.get = self.db.get
 
     def __repr__(self) -> str:
@@ -174,6 +175,7 @@ def open_to_read(path: Path) -> "rocksdict.Rdict":
 
 def rows_of(db: "rocksdict.Rdict", prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the rows that begin with ``prefix``, in order."""
+    # Bytes of 255 have no next one: the byte before them is raised.
     head = prefix.rstrip(b"\xff")
     # The first key after all keys that begin with the prefix, if there can be one.
     return rows_between(db, prefix, head[:-1] + bytes([head[-1] + 1]) if head else None)
@@ -249,6 +251,7 @@ def row_content(value: Any, *keys: Any) -> bytes:
 
 def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
     """The bytes that a value takes, with the objects that it refers to."""
+    # With a guess, for types that do not tell.
     size = sys.getsizeof(value, 64)
     kind = type(value)
     if kind in _FLAT or not depth:
@@ -274,6 +277,7 @@ def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
         size += _all_of(islice(value, _NUM_SAMPLES), len(value), depth)
     elif isinstance(value, Row):
         size += memory_size(list(value), depth - 1)
+    # Large data outside of Python's own objects, which ``getsizeof`` does not see.
     elif isinstance(value, np.ndarray) or type(value).__module__.startswith("pyarrow"):
         return max(size, int(getattr(value, "nbytes", 0)))
     return size + _attributes_of(value, depth)
@@ -298,6 +302,7 @@ def _attributes_of(value: Any, depth: int) -> int:
     for cls in type(value).__mro__:
         names = cls.__dict__.get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
+            # A mangled name, or ``__dict__``, which was looked at above.
             held = None if name.startswith("__") else getattr(value, name, None)
             size += 0 if held is None else memory_size(held, depth - 1)
     return size
