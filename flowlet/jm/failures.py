@@ -90,6 +90,7 @@ def cause_in_one_line(failure: FailureInfo) -> str:
     reason = f"{failure.exception_type}: {failure.message}" if failure.message else failure.exception_type
     if not failure.task_name:
         return reason[:_MAX_LINE_CHARS]
+    # Each part only where it is known: a lost TaskManager has no operator, and a failed job no task.
     operator = "" if failure.operator is None else f", operator {failure.operator!r}"
     subtask = "" if failure.subtask < 0 else f", subtask {failure.subtask}"
     record = "" if failure.record_preview is None else f", while processing the record {failure.record_preview}"

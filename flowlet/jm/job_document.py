@@ -112,6 +112,7 @@ def _restart_document(master: "JobMaster", run: FailedRun) -> Document:
 
 
 def _task_of(master: "JobMaster", failure: messages.FailureInfo) -> str:
+    # By name, which is all that a failure says of its vertex.
     parallelism = next((vertex.parallelism for vertex in master.job.vertices if vertex.name == failure.task_name), 0)
     return f"{failure.task_name} ({failure.subtask + 1}/{parallelism})" if failure.subtask >= 0 else failure.task_name
 
@@ -177,14 +178,17 @@ def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     seen = Counter[str]()
     for operator in subtask["metrics"]["operators"]:
         name = operator["name"]
+        # Counted in the order of the chain, so that a number means one operator in every document.
         seen[name] += 1
         scope = f"{subtask['subtask']}.{name}" if seen[name] == 1 else f"{subtask['subtask']}.{name}#{seen[name]}"
         yield f"{scope}.numRecordsIn", operator["num_records_in"]
         yield f"{scope}.numRecordsOut", operator["num_records_out"]
         for name, shown in _DROPPED.items():
+            # 0: the document of a job that ended at an earlier JobManager may lack the field.
             yield f"{scope}.{shown}", operator.get(name, 0)
         for metric in operator.get("user_metrics", ()):
             yield f"{scope}.{metric['name']}", metric.get("value")
+            # By what is there: each kind of metric has parts of its own.
             for part in ("rate", "sum", "min", "max"):
                 if part in metric:
                     yield f"{scope}.{metric['name']}.{part}", metric[part]
@@ -204,11 +208,13 @@ def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
     # Some have finished, others not yet begun: the vertex is under way.
     if ExecutionState.FINISHED in states:
         return ExecutionState.FINISHED if set(states) == {ExecutionState.FINISHED} else ExecutionState.RUNNING
+    # The furthest one first: the vertex has got so far.
     return next(state for state in _BEFORE if state in states)
 
 
 def _vertex_document(master: "JobMaster", vertex: VertexMessage, now_ms: int) -> Document:
     executions = master.graph.executions_of(vertex.id)
+    # Of the newest attempts alone: what ran before a restart is not this run.
     starts = [execution.start_ms for execution in executions if execution.start_ms is not None]
     ends = [execution.end_ms for execution in executions if execution.end_ms is not None]
     # The end of the last subtask, not of any: a vertex runs as long as one of them does.
@@ -233,6 +239,7 @@ def _subtask_document(master: "JobMaster", execution: Execution, now_ms: int) ->
     location, stuck = master.locations.get(execution.attempt), master.stuck.get(execution.attempt)
     start_ms = -1 if execution.start_ms is None else execution.start_ms
     metrics = master.metrics.get(execution.attempt, _NO_METRICS)
+    # A restart must not let a count fall: rates are computed from it.
     all_attempts = {
         name: getattr(metrics, name) + master.former.get(execution.key, _NOTHING)[name] for name in _COUNTERS
     }
@@ -258,6 +265,7 @@ def _watermark_lag_ms(metrics: messages.TaskMetrics, now_ms: int) -> int | None:
     """Return how far the task's watermark is behind the clock; None before the first watermark and after
     ``MAX_WATERMARK``.
     """
+    # The operator that is furthest behind.
     watermark = min((operator.current_output_watermark for operator in metrics.operators), default=MIN_TIMESTAMP)
     return None if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) else now_ms - watermark
 
@@ -308,6 +316,7 @@ def _state_counts(executions: Iterable[Execution]) -> dict[str, int]:
 
 def _times_of(graph: ExecutionGraph, now_ms: int) -> Document:
     end_ms = graph.timestamps[graph.status] if graph.status.is_globally_terminal_state() else -1
+    # The first of all: a job that restarts enters a state anew, with a later time.
     return _times(min(graph.timestamps.values()), end_ms, now_ms)
 
 

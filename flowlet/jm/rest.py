@@ -140,6 +140,7 @@ class RestApi:
 
     async def job(self, request: Request) -> Response:
         """Answer everything about one job; 503 if the job store does not take its end."""
+        # First: a job that ended at an earlier JobManager has no master here.
         if (ended := self._ended_document(request)) is not None:
             return ended
         master = self._find_job(request)
@@ -168,6 +169,7 @@ class RestApi:
         """
         master = self._find_job(request)
         held_s = self._long_poll_s(request, default_ms=0)
+        # Before the wait: the lease runs on while this request is held.
         if not master.is_ended:
             master.lease.renew()
             if held_s:
@@ -186,6 +188,7 @@ class RestApi:
         if (ended := self._ended_document(request)) is not None:
             return ended
         master, timeout_s = self._find_job(request), self._long_poll_s(request)
+        # A failing job's result is known before its tasks have ended.
         if not await master.wait_for_result(timeout_s, self.config.failure_grace_s):
             return Response(status=204)
         # As in ``job``: an end that the job store lacks is not told.
@@ -259,6 +262,7 @@ class RestApi:
         """
         master = self._find_job(request)
         producer, checkpoint = request.query.get("producer", ""), request.query.get("checkpoint", "")
+        # Their sizes are bounded here: they become a key, and a number of any length.
         if not (_PRODUCER.fullmatch(producer) and _CHECKPOINT.fullmatch(checkpoint)):
             return error_response(
                 400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=..."
@@ -289,6 +293,7 @@ class RestApi:
         _check_not_ended(master, gate)
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
+            # With the address, before the producer connects: its first records must find it announced.
             gate.announce(committed_job[:MAX_JOB_NAME_BYTES])
         places = master.gate_places(gate)
         return json_response(gate_document(master.job, gate.gate, places, self.config.secret, self.clock()))
@@ -298,6 +303,7 @@ class RestApi:
         master, gate = self._find_gate(request)
         if request.query.get("mode") != "finish":
             return error_response(400, "to finish the gate, call this path with ?mode=finish")
+        # A gate that is not deployed has no task that could be told.
         if not await master.wait_until_deployed(self._long_poll_s(request)):
             return Response(status=204)
         _check_not_ended(master, gate)
@@ -358,6 +364,7 @@ class RestApi:
         epoch = _number(request, "epoch")
         mode = request.query.get("mode")
         if mode == "abort":
+            # Whatever the job's state: an aborted write counts nowhere.
             gate.abort(job, epoch)
             return await _kept(master, job)
         if mode != "commit":
@@ -392,6 +399,7 @@ class RestApi:
         if master is None:
             end, problem = self.dispatcher.ends.get(job_id), self.dispatcher.problems.get(job_id)
             if end is not None:
+                # Not 404: it is known, and only can no longer be asked for this.
                 refuse(409, f"the job is {end.status}")
             refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))
         return master
@@ -432,6 +440,7 @@ def _gate_in(target: str) -> GateIdentity | None:
     match = _PRODUCERS_TARGET.match(target)
     try:
         return None if match is None else GateIdentity(bytes.fromhex(match[1]), unquote(match[2]), int(match[3]))
+    # Anybody can send such a target: it has no token, and is refused like any wrong one.
     except (ValueError, LocalProtocolError):
         return None
 
@@ -440,6 +449,7 @@ async def _kept(master: JobMaster, job: str) -> Response:
     """Answer once a checkpoint holds the reports about a write, if writes wait for checkpoints."""
     if not await master.wait_until_kept(_KEPT_TIMEOUT_S):
         return Response(status=204)
+    # Looked at after the wait: a job that failed meanwhile has lost the write.
     return _lost(master, job) if master.graph.status in _LOST else Response(status=202)
 
 
@@ -455,6 +465,7 @@ def _why_ended(master: JobMaster) -> str:
 
 def _write_job(request: Request) -> str:
     job = request.query.get("job", "")
+    # Bytes, not characters: the wire counts them so.
     if not 1 <= len(job.encode("utf-8", "replace")) <= MAX_JOB_NAME_BYTES:
         refuse(400, f"job must be a name of 1 to {MAX_JOB_NAME_BYTES} bytes")
     return job

@@ -82,6 +82,7 @@ def needed_slots(job: JobGraphMessage) -> int:
     of_stage = Counter[int]()
     for (stage, _), width in slots_by_group(job).items():
         of_stage[stage] += width
+    # Not the sum: stages run one after the other, in one set of slots.
     return max(of_stage.values())
 
 
@@ -122,6 +123,7 @@ def assign_tasks(job: JobGraphMessage, executions: Iterable[Execution]) -> dict[
         num_assigned[group[0]] += width
         num_tasks[group] = dict.fromkeys(range(first, first + width), 0)
     slots: dict[str, list[int]] = {}  # by vertex: one per subtask
+    # In topological order: the slots of a vertex's producers are known.
     for vertex in job.vertices:
         tasks = num_tasks[stages[vertex.id], vertex.slot_sharing_group]
         # sorted() is stable: of slots with equally many tasks the first ones.
@@ -160,6 +162,7 @@ class SlotPool:
 
     def free_by_task_manager(self) -> dict[str, int]:
         """Return the number of free slots of each TaskManager, in the order of registration."""
+        # Counted, not kept: nothing can get out of step with what the jobs hold.
         held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
         return {tm_id: num_slots - held[tm_id] for tm_id, num_slots in self._slots.items()}
 
@@ -180,6 +183,7 @@ class SlotPool:
 
     def num_missing(self, job_id: str, num_slots: int, wanted: Collection[int]) -> int:
         """Count how many more slots the job needs; arguments as for ``allocate``."""
+        # A job without slots needs all: ``wanted`` is about lost ones.
         held = self._taken.get(job_id)
         return num_slots if held is None else sum(held[number] is None for number in set(wanted))
 
@@ -196,6 +200,7 @@ class SlotPool:
         if num_missing > sum(free.values()):
             return None
         taken: list[str] = []
+        # One of each TaskManager in turn: a job with few tasks spreads over many.
         while len(taken) < num_missing:
             for tm_id in [each for each, num_free in free.items() if num_free][: num_missing - len(taken)]:
                 free[tm_id] -= 1
@@ -206,6 +211,7 @@ class SlotPool:
         else:
             for number, tm_id in zip((each for each in sorted(set(wanted)) if held[each] is None), taken, strict=True):
                 held[number] = tm_id
+        # A copy: the pool's own list changes with the next loss.
         return list(held)
 
     def release(self, job_id: str) -> None:
@@ -240,6 +246,7 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
     for edge in job.edges:
         if edge.target is None or edge.is_blocking:
             continue
+        # Each subtask's records go to all consumers: no part of them can start again alone.
         if not edge.is_pointwise:
             _join(region_of, subtasks[edge.source] + subtasks[edge.target])
             continue
@@ -252,6 +259,7 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
             _join(region_of, subtasks[vertex.id])
         if vertex.watermark_alignment is not None:
             of_group.setdefault(vertex.watermark_alignment.group, []).extend(subtasks[vertex.id])
+    # Behind the loop: a group may span several vertices.
     for members in of_group.values():
         _join(region_of, members)
     regions: dict[int, list[Subtask]] = {}
@@ -283,6 +291,7 @@ def _read_by(edge: EdgeMessage, consumer: Subtask, parallelisms: Mapping[str, in
 
 def fails_as_one(job: JobGraphMessage) -> bool:
     """Whether all subtasks start again after a failure of one."""
+    # The client, or a producer outside, sees one stream: a part of it cannot begin anew.
     is_read = any(edge.target is None for edge in job.edges)
     has_gate = any(vertex.remote_gate is not None for vertex in job.vertices)
     return is_read or has_gate or not job.settings.restart.is_regional
@@ -307,6 +316,7 @@ class DeploymentPlan:
 
     def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         self._job = job
+        # A copy: the job's own changes with the next restart.
         self._locations = dict(locations)
         self._attempts = {subtask_of(attempt): attempt for attempt in locations}
         self._vertices = {vertex.id: vertex for vertex in job.vertices}
@@ -359,6 +369,7 @@ class DeploymentPlan:
         """Return ``restored`` with the partitioners that choose the subtask of a record in flight, where that may be
         another one now.
         """
+        # They are code, and large: sent only where a record may change its subtask.
         if all(each.former_consumers == parallelism and not each.is_by_key_now for each in restored.edges):
             return restored
         blobs = {edge.id: edge.partitioner for edge in self._job.edges}
@@ -375,6 +386,7 @@ class DeploymentPlan:
 
     def _gate(self, edge: EdgeMessage, consumer: Subtask) -> InputGateDescriptor:
         channels = [
+            # A producer counts its subpartitions from its own first consumer on.
             self._channel(edge, producer, consumer.subtask - self._read_from(edge, producer).start)
             for producer in _read_by(edge, consumer, self._parallelisms)
         ]

@@ -41,6 +41,7 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
     _require(is_id(job.job_id), f"a job id has 32 lower-case hex digits, got {job.job_id[:64]!r}")
     _check_name("the job's name", job.name)
     _require(job.vertices, "the job has no vertices")
+    # Before all else that grows with the tasks: a huge parallelism must cost nothing here.
     num_tasks = sum(vertex.parallelism for vertex in job.vertices)
     _require(num_tasks <= max_tasks, f"the job has {num_tasks} tasks, the limit is {max_tasks}: lower the parallelism")
     _require(len(job.edges) <= MAX_EDGES, f"the job has {len(job.edges)} edges, the limit is {MAX_EDGES}")
@@ -106,6 +107,7 @@ def _pieces_of(blobs: list[bytes], pieces: dict[bytes, bytes]) -> dict[bytes, by
 
 def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     positions: dict[str, int] = {}
+    # By source: a task has the partitioners of its outputs.
     blobs = {vertex.id: [vertex.chain] for vertex in job.vertices}
     for edge in job.edges:
         blobs.setdefault(edge.source, []).append(edge.partitioner)
@@ -120,6 +122,7 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
         _require(vertex.id not in positions, f"the vertex id {vertex.id[:64]!r} occurs twice")
         positions[vertex.id] = position
         if vertex.split_set is not None:
+            # Part of the limit: the JobManager keeps them as long as the job runs.
             code_bytes[vertex.id] += len(msgspec.msgpack.encode(vertex.split_set))
         _check_vertex(vertex)
         _require(
@@ -132,6 +135,7 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
 
 def _check_vertex(vertex: VertexMessage) -> None:
     _require(is_id(vertex.id), f"a vertex id has 32 lower-case hex digits, got {vertex.id[:64]!r}")
+    # Behind the id: the message names it.
     _check_name(f"vertex {vertex.id}: its name", vertex.name)
     name = f"vertex {vertex.name!r}"
     num_operators = len(vertex.operator_names)
@@ -170,6 +174,7 @@ def _check_vertex(vertex: VertexMessage) -> None:
 def _check_splits(vertex: str, split_set: SplitSet) -> None:
     if isinstance(split_set, HybridSplits):
         _require(split_set.sources, f"{vertex}: a hybrid source has at least one source")
+        # Each kind has its own rules, also inside of a hybrid source.
         for each in split_set.sources:
             _check_splits(vertex, each)
     elif isinstance(split_set, FileSet) and split_set.split_bytes is not None:
@@ -214,6 +219,7 @@ def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
     for edge in job.edges:
         _require(is_id(edge.id), f"an edge id has 32 lower-case hex digits, got {edge.id[:64]!r}")
         name = f"edge {edge.id}"
+        # An id names an edge's partitions: two edges with one id would share them.
         _require(edge.id not in seen, f"the edge id {edge.id} occurs twice")
         seen.add(edge.id)
         _check_name(f"{name}: its ship strategy", edge.ship_strategy)
@@ -238,11 +244,13 @@ def _check_ends(edge: EdgeMessage, vertices: list[VertexMessage], positions: dic
         0 <= edge.source_operator < len(source.operator_names),
         f"{name}: vertex {source.name!r} has no operator {edge.source_operator}",
     )
+    # The client reads it.
     if edge.target is None:
         return
     _require(edge.target in positions, f"{name}: its target {edge.target[:64]!r} is no vertex")
     target = vertices[positions[edge.target]]
     _require(
+        # So there is no cycle, which would never be deployed in order.
         positions[edge.target] > positions[edge.source],
         f"{name}: {target.name!r} comes before {source.name!r}; vertices must be in topological order",
     )
