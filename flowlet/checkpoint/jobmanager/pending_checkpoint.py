@@ -53,6 +53,7 @@ class CheckpointTopology:
         self.job_name = job.name
         self.names = {vertex.id: vertex.name for vertex in job.vertices}
         self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
+        # Copied out of the job: its blobs are let go of once the tasks are deployed, and this stays.
         self.vertices = [
             VertexEntry(
                 each.id,
@@ -105,6 +106,7 @@ class CheckpointTopology:
         return [each for each in subtasks if each in among and not self._reads_from(each, among, sizes)]
 
     def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
+        # Most vertices have no subtask in the set: their edges are not looked at.
         edges = [edge for edge in self.inputs[reader.vertex_id] if sizes[edge.entry.source] > 0]
         return any(self._edge_reads_from(edge, reader, among) for edge in edges)
 
@@ -248,6 +250,7 @@ class PendingCheckpoint:
 
     def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:
         """Take in the part of a missing subtask."""
+        # First: a part that comes twice fails here, before it replaces the other.
         self.missing.remove(message.attempt)
         subtask = self.participants[message.attempt]
         # The attempt tells whose part it is: a TaskManager reports only its own attempts.
@@ -259,6 +262,7 @@ class PendingCheckpoint:
     def manifest(self, topology: CheckpointTopology) -> CheckpointManifest:
         """Make the manifest of the checkpoint; every subtask must have acknowledged."""
         assert not self.missing, "all have acknowledged"
+        # In an order of their own, not that of the answers: one state gives one manifest.
         entries = [self._entries[each] for each in sorted(self._entries)]
         job_id, name, parallelisms = topology.job_id, topology.job_name, dict(topology.parallelisms)
         sources = list(self.sources or ())

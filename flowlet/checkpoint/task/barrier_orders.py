@@ -100,6 +100,7 @@ class ChannelFinished:
     channel: Channel
 
 
+# With its id: a timer that fires late must not touch the next checkpoint.
 class AlignmentTimedOut(_OfCheckpoint):
     """The alignment timer of this checkpoint fired."""
 
@@ -155,6 +156,7 @@ class TriggerCheckpointOnBarrier(_OfBarrier):
     is_last: bool = True
 
 
+# One order for all of it: a machine cannot forget a part.
 class AbortCheckpoint(_OfFailed):
     """Cancel the timer, stop measuring the alignment, decline the checkpoint and tell the downstream tasks."""
 

@@ -164,6 +164,7 @@ class HeadedBytes(Generic[Head]):
     def joined(self, head: Head, pieces: Iterable[bytes | memoryview]) -> bytes:
         """Join the head and the pieces that it lists."""
         encoded = msgspec.msgpack.encode(head)
+        # One copy of each piece: they may be as large as the memory allows.
         return b"".join((_START.pack(self._magic, _FORMAT_VERSION, len(encoded)), encoded, *pieces))
 
     def head_of(self, content: bytes) -> tuple[Head, int]:
@@ -175,6 +176,7 @@ class HeadedBytes(Generic[Head]):
         # Before anything is decoded: the bytes may be of any file.
         if len(content) < _START.size or not content.startswith(self._magic):
             raise StateRestoreError(f"the bytes are no {self._full_name}; restore another checkpoint")
+        # Outside of the head, in a place that no version moves.
         _, version, size = _START.unpack_from(content)
         # A later format may have another head: the decoder would read nonsense.
         if version != _FORMAT_VERSION:

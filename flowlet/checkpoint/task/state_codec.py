@@ -46,6 +46,7 @@ class PickleReader:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes."""
+        # As bytes: the unpickler takes nothing else.
         taken, self._rest = self._rest[:size], self._rest[size:]
         return bytes(taken)
 
@@ -104,6 +105,7 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
     operators = []
     for operator_id, each in state.operators.items():
         part = _write_part((each.own, each.timers, each.keyed, each.by_subtask), _what(operator_id, names), pieces)
+        # Sizes alone: the head is written in front, when all parts are known.
         operators.append(_Operator(operator_id, part, each.version))
     return _BYTES.joined(_Head(operators, state.is_finished), pieces)
 
@@ -165,6 +167,7 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
                 f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be "
                 "pickled, and make the others in open()"
             ) from error
+    # Only when all has gone well: a first attempt that failed half-way leaves no piece.
     pieces += [*pickled, *buffers]
     return _Part(sum(map(len, pickled)), [each.nbytes for each in buffers])
 
@@ -203,6 +206,7 @@ class _PartReader:
                 return self._load(pickled, buffers, what)
         except FormerClassError as error:
             raise StateRestoreError(f"{what}{_in_states(pickled, buffers, error.qualname)}: {error}") from error
+        # It names the operator already.
         except StateRestoreError:
             raise
         except Exception as error:
@@ -300,6 +304,7 @@ def _in_states(pickled: memoryview, buffers: list[memoryview], class_name: str) 
     """List the names of the states that hold instances of a class, for a message; empty if they cannot be told."""
     try:
         with OPENING:
+            # Read once more, and without the running classes, one of which has just failed.
             copies = list(map(bytearray, buffers))
             _, timers, keyed, by_subtask = FormerUnpickler(PickleReader(pickled), None, None, copies).load()
         found = [] if not _refers_to(timers, class_name) else ["timers"]
