@@ -129,6 +129,7 @@ class LatencyStats:
 
     def report(self, marker: LatencyMarker, now_ms: int) -> None:
         """Add the latency of a marker that arrived."""
+        # With its first marker: how many sources there are is not known before.
         if marker.operator_id not in self._histograms:
             self._histograms[marker.operator_id] = Histogram()
         self._histograms[marker.operator_id].update(now_ms - marker.marked_time_ms)
@@ -233,6 +234,7 @@ def create_keyed_state_backend(
         return HeapKeyedStateBackend(key_context, now_ms, key_groups, max_parallelism)
     from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 
+    # In turn: the operators of one process share the disks.
     directory = settings.directories[next(_num_places) % len(settings.directories)] if settings.directories else ""
     place = RocksDBPlace(directory, shared_files, writes_shared_files=settings.is_incremental)
     return RocksDBKeyedStateBackend(key_context, now_ms, key_groups, max_parallelism, place)
@@ -299,6 +301,7 @@ class OperatorServices:
         )
         self.clocks.append(clock)
         self.latencies.append(latency)
+        # Timers first: none may fire into a state that is closed.
         self._closers += [timers.close, clock.shut_down, keyed_state.close]
         return OperatorContext(
             task_name=environment.task_name,
@@ -333,6 +336,7 @@ class OperatorServices:
 
     def _create_metrics(self, operator_name: str, clock: SystemProcessingTimeService) -> MetricRegistry:
         def start_sampling() -> None:
+            # Only for metrics that need it: most operators pay for no timer.
             clock.schedule_with_fixed_delay(
                 lambda _: metrics.sample(), initial_delay_ms=SAMPLE_INTERVAL_MS, period_ms=SAMPLE_INTERVAL_MS
             )
@@ -350,6 +354,7 @@ class OperatorServices:
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()
+        # No mail: the future is completed on the loop's thread, and wakes the task by itself.
         self.environment.schedule_timer(duration_ms / 1_000, future.complete)
         return future
 
