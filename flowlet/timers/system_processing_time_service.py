@@ -78,10 +78,12 @@ class ScheduledCallback:
 
     def arm(self, delay_ms: int) -> None:
         """Put the mail after this delay."""
+        # By the monotonic clock: a wall clock that is set meanwhile does not move it.
         self._deadline_ns = self.service.clock_ns() + delay_ms * _NS_PER_MS
         self._schedule()
 
     def _schedule(self) -> None:
+        # From the deadline anew: the slices' errors do not add up.
         remaining_ns = max(self._deadline_ns - self.service.clock_ns(), 0)
         self._scheduled = self.service.schedule_timer(min(remaining_ns, _MAX_SLICE_NS) / 1e9, self._on_loop)
 
@@ -99,6 +101,7 @@ class ScheduledCallback:
 
     def run(self) -> None:
         """Call the callback, then schedule the next call if the timer repeats; task thread."""
+        # First: the loop sets it again as soon as the next call is due, perhaps before this one ends.
         self.is_mailed = False
         if self.is_done:
             return
@@ -108,6 +111,7 @@ class ScheduledCallback:
             self.callback(self.timestamp_ms)
             return
         self.callback(self.timestamp_ms)
+        # The callback, or a mail that it yielded to, may have ended the service.
         if self.service.state is not ServiceState.ALIVE:
             self.cancel()
         elif not self.is_done:
@@ -199,6 +203,7 @@ class SystemProcessingTimeService:
     def _start(self, timer: ScheduledCallback, delay_ms: int) -> ScheduledCallback:
         if self.state is ServiceState.SHUT_DOWN:
             raise RuntimeError(f"no timer can be registered after the shutdown: {self!r}")
+        # No error: an operator that finishes may still register timers, which do not fire.
         if self.state is ServiceState.QUIESCED:
             timer.cancel()
         else:
@@ -224,6 +229,7 @@ class SystemProcessingTimeService:
         with self._lock:
             self._num_mails -= 1
             is_quiet = self._is_quiet_locked()
+        # Behind the lock: the future's callbacks may use the service.
         if is_quiet:
             self._quiesced.complete()
 
