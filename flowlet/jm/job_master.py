@@ -10,8 +10,9 @@ Source:     Flink ``JobMaster``.
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar
+from functools import partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, assert_never
 
@@ -100,7 +101,7 @@ class JobMaster:
         self._failing_since_s: float | None = None  # time.monotonic()
         heartbeat_ms = job.client_heartbeat_timeout_ms
         self.lease = ClientLease(None if heartbeat_ms is None else heartbeat_ms / 1000, self.timers, self.cancel)
-        self._effects: deque[events.Effect] = deque()  # to be carried out, in this order
+        self._steps: deque[Callable[[], None]] = deque()  # effects to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
         self._is_kept = self._is_end_kept = False  # by the job store
@@ -206,11 +207,9 @@ class JobMaster:
         self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
         self._tell(self.graph.slots_allocated, {attempt: location.tm_id for attempt, location in locations.items()})
-        self.gates.run_deployed()
-        self._alignment.start()
-        # After the deployment: a TaskManager ignores messages for tasks that it does not know.
-        for coordinator in coordinators.values():
-            coordinator.start()
+        # Behind the deployment, which waits for its turn if this is called within an effect: a TaskManager ignores
+        # messages for tasks that it does not know.
+        self._in_turn([self.gates.run_deployed, self._alignment.start, *(each.start for each in coordinators.values())])
 
     def wanted_slots(self) -> dict[bytes, int]:
         """Return the number of the job's slot for each attempt that waits to be deployed."""
@@ -483,15 +482,18 @@ class JobMaster:
         effects = self.graph.take_effects()
         if effects:
             self._wake_waiters()
+        self._in_turn([partial(self._carry_out, effect) for effect in effects])
+
+    def _in_turn(self, steps: Sequence[Callable[[], None]]) -> None:
         # Behind those that wait: an effect that was decided earlier is carried out earlier.
-        self._effects.extend(effects)
+        self._steps.extend(steps)
         # The call that carries out an effect now goes on with these.
         if self._is_carrying_out:
             return
         self._is_carrying_out = True
         try:
-            while self._effects:
-                self._carry_out(self._effects.popleft())
+            while self._steps:
+                self._steps.popleft()()
         finally:
             self._is_carrying_out = False
         is_needed = (

@@ -17,6 +17,7 @@ class Recorder(Dispatcher):
 
     def __init__(self) -> None:
         self.keeper = JobKeeper(None, call_in_background)
+        self.sent: list[type] = []  # the kinds of all messages
         self.deployed: list[messages.TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
@@ -36,6 +37,7 @@ class Recorder(Dispatcher):
 
     def send(self, tm_id: str, message: messages.ToTaskManager) -> None:
         assert tm_id == "tm-1"
+        self.sent.append(type(message))
         match message:
             case messages.TaskDeploymentDescriptor() as task:
                 self.deployed.append(task)

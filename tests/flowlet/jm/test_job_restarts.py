@@ -16,7 +16,7 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.messages.job_messages import JobGraphMessage, StateHandle
+from flowlet.messages.job_messages import JobGraphMessage, RemoteGateMessage, StateHandle
 from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from tests.flowlet.jm.acknowledgements import acknowledged
@@ -117,6 +117,29 @@ async def test_late_messages_of_the_run_before_are_about_unknown_attempts(job: J
     assert not job.master.task_metrics("tm-1", old_source, messages.TaskMetrics())
     assert not job.master.handle("tm-1", messages.TaskStuck(old_source, 1, None, ""))
     assert not job.master.handle("tm-1", messages.SplitsRequested(old_source))
+
+
+@pytest.mark.parametrize("are_slots_free", [True, False])
+async def test_a_gate_is_told_to_finish_again_behind_the_deployment(are_slots_free: bool) -> None:
+    """Also where the next run has its slots at once; a TaskManager ignores messages for tasks that it does not know."""
+    plain = word_count()
+    gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"")
+    source, sink = plain.vertices
+    gated = msgspec.structs.replace(source, remote_gate=gate)
+    job = Job(restartable(msgspec.structs.replace(plain, vertices=[gated, sink])))
+    found = job.master.gates.find("clicks")
+    assert found is not None
+    job.master.gates.finish(found)
+    if are_slots_free:
+        job.recorder.request_slots = lambda _master: job.start()  # type: ignore[method-assign]
+    job.recorder.sent.clear()
+    job.fail()
+    job.timers.advance(DELAY_S)
+    if not are_slots_free:
+        job.start()
+
+    deployed = messages.TaskDeploymentDescriptor
+    assert job.recorder.sent == [messages.CancelTask, deployed, deployed, messages.FinishGate]
 
 
 async def test_a_wait_for_the_tasks_goes_on_into_the_next_run(job: Job) -> None:
