@@ -36,21 +36,26 @@ class ClientLease:
         self._timers = timers
         self._cancel = cancel
         self._timer: RunningTimer | None = None  # None: it is over, or not needed
+        self._num_signs = 0  # of life
         if timeout_s is not None:
             self._wait(timeout_s, f"no sign of life from its client for {timeout_s:g} s")
 
     def __repr__(self) -> str:
         return f"<ClientLease of {self._timeout_s} s, {self._timer or 'over'}>"
 
-    def renew(self) -> None:
-        """Note that the client is there."""
+    def renew(self) -> int:
+        """Note that the client is there; returns the number of this sign of life."""
+        self._num_signs += 1
         # None once the job has ended: a report that comes late must not set a timer again.
         if self._timer is not None and self._timeout_s is not None:
             self._wait(self._timeout_s, f"no sign of life from its client for {self._timeout_s:g} s")
+        return self._num_signs
 
-    def client_left(self) -> None:
-        """Note that the client's connection has ended."""
-        if self._timer is not None and self._timeout_s is not None:
+    def client_left(self, sign: int) -> None:
+        """Note that the connection has ended over which the client gave this sign of life."""
+        # Its next request may be there already: the end of a connection that was cut on its way is noticed late.
+        is_newest = sign == self._num_signs
+        if is_newest and self._timer is not None and self._timeout_s is not None:
             # At most the timeout that the user set, which may be shorter.
             self._wait(min(LEFT_S, self._timeout_s), "its client has ended, or its connection has")
 

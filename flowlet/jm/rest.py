@@ -171,12 +171,12 @@ class RestApi:
         held_s = self._long_poll_s(request, default_ms=0)
         # Before the wait: the lease runs on while this request is held.
         if not master.is_ended:
-            master.lease.renew()
+            sign = master.lease.renew()
             if held_s:
                 try:
                     await master.wait_until_ended(held_s)
                 except asyncio.CancelledError:  # by aiohttp, because the connection has ended
-                    master.lease.client_left()
+                    master.lease.client_left(sign)
                     raise
                 master.lease.renew()
         if master.is_ended:

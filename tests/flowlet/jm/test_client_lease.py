@@ -69,13 +69,28 @@ def test_no_stall_of_the_loop_is_the_silence_of_a_client(stall_s: float) -> None
     assert (after_stall, watched.num_expired) == (0, 0)
 
 
+def test_the_end_of_a_connection_that_is_noticed_late_is_not_that_of_the_client() -> None:
+    """Its next request came over another connection before."""
+    watched = Watched()
+    former = watched.lease.renew()
+    newest = watched.lease.renew()
+
+    watched.lease.client_left(former)
+    watched.timers.advance(9.9)
+    after_late_news = watched.num_expired
+    watched.lease.client_left(newest)
+    watched.timers.advance(5)
+
+    assert (after_late_news, watched.num_expired, watched.has_left) == (0, 1, True)
+
+
 def test_a_client_that_left_gets_five_seconds_to_come_again() -> None:
     came, left = Watched(), Watched()
     came.timers.advance(9)
     left.timers.advance(9)
 
     for each in (came, left):
-        each.lease.client_left()
+        each.lease.client_left(each.lease.renew())
         each.timers.advance(4.9)
     came.lease.renew()
     came.timers.advance(9.9)
@@ -89,7 +104,7 @@ def test_a_closed_one_does_not_expire() -> None:
     watched = Watched()
 
     watched.lease.close()
-    watched.lease.client_left()
+    watched.lease.client_left(watched.lease.renew())
     watched.lease.close()
     watched.timers.advance(100)
 
