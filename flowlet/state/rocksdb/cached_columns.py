@@ -166,6 +166,7 @@ class CachedColumns:
             # Blocks are found from ``_first`` on: one that starts earlier would never come back.
             self._first = min(self._first, block.start)
             batch.put(self._row(replace(block, number=self._number)), block.content)
+        # A start that comes back in a later generation has newer rows: its block must not replace this one.
         self._number += 1
         # Behind the loop, whose blocks are made of these rows.
         self._holder.windows.forget_rows()

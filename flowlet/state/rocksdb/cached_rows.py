@@ -74,6 +74,7 @@ class StateKeys(ExactKeys):
 
     def num_unseen(self, size: int) -> int:
         """How many of the next updates may pass unmeasured, after a value of this size was measured."""
+        # Bounded by the budget, too: 64 large values that nobody measured could fill the memory.
         return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
 
     def dumped(self, value: Any, *keys: Any) -> bytes:
@@ -128,6 +129,7 @@ class CachedRows:
         budget = self._keys.budget
         if samples:
             size = _ENTRY_BYTES + sum(map(memory_size, samples)) // len(samples)
+            # Slowly: a chunk of unusual values must not end the generation by itself.
             size = self._row_bytes + (size - self._row_bytes) // _FORMER_SHARE
             budget.charge(self._num_rows * self._row_bytes, self._num_rows * size)
             self._row_bytes = size
@@ -160,6 +162,7 @@ class CachedRows:
         for exact, value, group in zip(held, values, groups, strict=True):
             content = keys.dumped(value, exact if type(exact) in PLAIN else key_for(exact))
             batch.put(row_prefix(group, keys.state_id, key_bytes(exact)), content)
+        # The operator's loop may be at work on one of these rows: they stay until ``begin``.
         self._is_over = self.is_shared and not self._is_ending
         if not self._is_over:
             keys.budget.charge(self.held_bytes(), 0)

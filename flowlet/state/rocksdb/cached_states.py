@@ -60,7 +60,9 @@ class _CachedValues(EnteredState):
         size = _ENTRY_BYTES
         if content is not None:
             value = loads_value(content) if content[0] != WITH_KEYS else loads_value(content[1:])[1]
+            # The larger: memory that the estimate does not see often shows in the length of the row.
             size += max(len(content), memory_size(value))
+        # Before it is stored: it may empty the cache, and this entry with it.
         self._keys.charge(0, size)
         self._sizes[exact] = size
         self._entries[exact] = value
@@ -79,6 +81,7 @@ class _CachedValues(EnteredState):
             self._counted.clear()  # The values of other keys may have grown, too.
         elif size > old >> 1:
             size = max(size, old)  # Lengths that go up and down are no growth.
+        # It may write and drop all entries: the new one is stored behind it.
         self._keys.charge(old, size)
         self._sizes[exact] = size
         self._changed[exact] = key
@@ -92,6 +95,7 @@ class _CachedValues(EnteredState):
         for exact, key in self._changed.items():
             value = entries[exact]
             prefix = keys.prefix(key, exact)
+            # It may have no row: a delete without one costs less than a look.
             if value is None:
                 batch.delete(prefix)
                 continue
@@ -101,6 +105,7 @@ class _CachedValues(EnteredState):
                 keys.budget.charge(sizes[exact], len(row) + _ENTRY_BYTES)
                 sizes[exact] = len(row) + _ENTRY_BYTES
         self._changed.clear()
+        # The rows have told the true sizes: each value is measured once more.
         self._counted.clear()
 
     def forget(self) -> None:
@@ -160,6 +165,7 @@ class RocksDBListState(_CachedValues, ListState[Any]):
 
     def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
+        # A copy: the user's changes must not reach the cache without ``update``.
         return list(self._kept() or ())
 
     get = elements  # PyFlink's name
@@ -188,6 +194,7 @@ class RocksDBListState(_CachedValues, ListState[Any]):
         size = memory_size(value) + _REFERENCE_BYTES
         elements = self._kept() or []
         elements.append(value)
+        # The sizes of the elements not measured are taken to be that of this one.
         self._store(key, exact, elements, size * self._num_added)
         self._num_added, self._num_unseen = 0, self._keys.num_unseen(size)
 
@@ -195,6 +202,7 @@ class RocksDBListState(_CachedValues, ListState[Any]):
         """Append values to the list of the current key."""
         added = self._all_entered(values)
         if added:
+            # Changed in the cache: ``_store`` notes it, without a copy of the list.
             elements = self._kept() or []
             elements += added
             key = self._context.current_key
@@ -420,6 +428,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
                     keys.declared.check_serialized_key(key)
                 content = keys.dumped(value, current.key, key)
                 batch.put(row, content)
+                # Upwards alone: the value in memory is no smaller because its row is short.
                 size = _ENTRY_BYTES + len(content)
                 if size > current.sizes[exact]:
                     keys.budget.charge(current.sizes[exact], size)

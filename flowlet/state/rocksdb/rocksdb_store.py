@@ -116,9 +116,11 @@ class RocksDBStore:
 
     def make_room(self) -> None:
         """Write all changes, and empty all caches but those in use by the record that is being processed."""
+        # First: ``forget`` drops entries, changed or not.
         self.flush()
         for cache in self.caches:
             cache.forget()
+        # Some entries stay (``forget``): they are counted anew.
         self.budget.used = sum(cache.held_bytes() for cache in self.caches)
 
     def flush(self) -> None:
