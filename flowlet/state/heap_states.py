@@ -201,10 +201,8 @@ class MapOfEntries(ABC):
         entries = self._map()
         if entries is None:
             return None
-        # Fast path: such a key is its own exact key, and its value has no ``MapEntry``.
-        if type(key) in PLAIN:
-            return entries.get(key)
-        found = entries.get(exact_key(key))
+        # Also for a plain key: an ``IntEnum`` that was put in is found by its number.
+        found = entries.get(key if type(key) in PLAIN else exact_key(key))
         return found.value if type(found) is MapEntry else found
 
     def contains(self, key: Any) -> bool:

@@ -18,13 +18,12 @@ Absent:     ``UnionInputGate``: a task with several inputs reads its gates itsel
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import BufferDecompressor, NetworkBuffer
-from netstack.errors import LocalProtocolError, ResourceClosedError, TransportError
+from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelStatistics,
@@ -309,11 +308,13 @@ class GateChannels:
         """Request a channel, then bring it the events that were sent before that."""
         try:
             channel.request_subpartition()  # Outside the lock: does nothing if a close has released it meanwhile.
-            # Its producer may have ended since: then it needs no events, and this thread is not the one that sent them.
-            with suppress(ResourceClosedError):
-                while events := self._taken_events(channel):
-                    for event in events:
-                        channel.send_task_event(event)
+            while events := self._taken_events(channel):
+                for event in events:
+                    channel.send_task_event(event)
+        except ResourceClosedError:
+            pass  # its producer has ended since, and needs no events; this thread is not the one that sent them
+        except PartitionNotFoundError as error:
+            channel.on_error(error)  # as if it had been found out by its request: the other channels go on
         finally:
             with self._channels_lock:
                 self._starting.pop(channel, None)

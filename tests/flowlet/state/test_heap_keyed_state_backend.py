@@ -4,6 +4,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -296,6 +297,22 @@ def test_none_clears_a_value_and_is_kept_in_lists_and_maps() -> None:
     assert entries.is_empty()
     elements.update([])
     assert elements.get() == []
+
+
+class Size(IntEnum):
+    LARGE = 1
+
+
+@pytest.mark.parametrize("has_ttl", [False, True])
+def test_a_map_finds_an_enum_by_its_number(has_ttl: bool) -> None:
+    """Both are one key; the entry holds the enum, as the user knows it."""
+    running = Backend()
+    descriptor = MapStateDescriptor("m")
+    entries = running.state(expiring(descriptor) if has_ttl else descriptor)
+    running.at("a")
+    entries.put(Size.LARGE, "x")
+
+    assert (entries.get(1), entries.get(Size.LARGE), list(entries.keys())) == ("x", "x", [Size.LARGE])
 
 
 def test_a_map_tells_keys_of_different_types_apart() -> None:
