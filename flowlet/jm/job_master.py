@@ -243,7 +243,6 @@ class JobMaster:
         for execution in ended:
             if execution.attempt in self.metrics:
                 former = self.former.setdefault(execution.key, Counter())
-                # Before the metrics go: the counts of a subtask add up over its attempts.
                 former.update(counters_of(self.metrics[execution.attempt]))
             for of_run in (self.metrics, self.locations, self.stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
@@ -487,7 +486,6 @@ class JobMaster:
     def _in_turn(self, steps: Sequence[Callable[[], None]]) -> None:
         # Behind those that wait: an effect that was decided earlier is carried out earlier.
         self._steps.extend(steps)
-        # The call that carries out an effect now goes on with these.
         if self._is_carrying_out:
             return
         self._is_carrying_out = True

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import InitVar, field
 from enum import Enum, IntEnum, auto
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import (
@@ -347,10 +347,8 @@ class ChannelStatistics:
     num_credits_granted: int = 0
     sender_backlog: int = 0
     is_blocked: bool = False
-    num_required: int = 0
-    """How many buffers the channel wants: the backlog and its initial credit."""
-    is_waiting: bool = False
-    """Whether it stands in the line of the gate's pool for a floating buffer."""
+    num_required: int = 0  # buffers: the backlog and the initial credit
+    is_waiting: bool = False  # in the line of the gate's pool
 
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
@@ -487,7 +485,6 @@ class InputChannel(ABC):
         if data_type not in self._num_ends:
             return True
         self._num_ends[data_type] += 1
-        # The others have data to come: the channel must not end with the first.
         return self._num_ends[data_type] == self.num_subpartitions
 
     @abstractmethod
@@ -585,7 +582,7 @@ class InputChannel(ABC):
     def statistics(self) -> ChannelStatistics:
         """Make one row of a dump; any thread."""
 
-    def _statistics(self, kind: str, **numbers: int) -> ChannelStatistics:
+    def _statistics(self, kind: str, **numbers: Any) -> ChannelStatistics:
         """Make the row of this channel, with the ``numbers`` that only its kind has."""
         return ChannelStatistics(
             index=self.index,
