@@ -236,13 +236,16 @@ class RecordOperator(UserFunctionOperator):
         code.counts[id(self)] = "num_records"
         self.write_record(code, record, timestamp, key)
 
-    def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
-        """Write the statements that make the key of the record the current one, if the operator uses keyed state.
+    def _write_key(self, code: LoopCode, record: str, key: str | None) -> str | None:
+        """Write the statements that make the key of the record the current one, if the operator uses keyed state;
+        returns the variable with the key, for who emits it.
 
         ``key`` is None if the operator does not head its chain, or the key is a column: then it is taken here.
         """
         if self._used_keys is not None:
-            write_current_key(code, self.ctx, self._used_keys.write_key(code, record, key))
+            key = self._used_keys.write_key(code, record, key)
+            write_current_key(code, self.ctx, key)
+        return key
 
 
 class KeyedInput:
