@@ -47,9 +47,7 @@ GRAPH_BUILDERS = (
     "flowlet.common",
     "flowlet.datastream",
     "flowlet.graph",
-    "flowlet.connectors.files.api",
-    "flowlet.connectors.kafka.api",
-    "flowlet.connectors.database.api",
+    *sorted(f"flowlet.connectors.{path.parent.name}.api" for path in ROOT.glob("flowlet/connectors/*/api.py")),
 )
 # What makes modules quick to import is no runtime: it imports the standard library alone.
 NO_RUNTIME = {"netstack.late"}

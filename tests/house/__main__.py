@@ -7,7 +7,7 @@ got another name by a move.
 import argparse
 import sys
 
-from tests.house.known import complaint, known, write
+from tests.house.known import complaint, key_of, known, write
 from tests.house.rules import rules
 from tests.test_layering import ROOT, Checker, sources_of
 
@@ -22,9 +22,10 @@ def main(arguments: list[str]) -> int:
     told: list[str] = []
     for rule, find in rules(sources, Checker(sources, packages).edges(), packages).items():
         found = set(find())
+        keys = set(map(key_of, found))
         if options.write:
-            write(rule, found if rule in options.moved else found & known(rule))
-        print(f"{rule:20} {len(found):4}")
+            write(rule, keys if rule in options.moved else keys & known(rule))
+        print(f"{rule:20} {len(keys):4}")
         told += filter(None, [complaint(rule, found)])
     print(*told, sep="\n")
     return bool(told)

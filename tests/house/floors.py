@@ -131,7 +131,7 @@ def room_of(module: str, rooms: Sequence[Room] = ROOMS) -> Room | None:
 
 
 def violations_of(edges: Mapping[str, set[str]], rooms: Sequence[Room] = ROOMS) -> Iterator[str]:
-    """Yield imports upward, ``importer > imported``, and pairs of rooms that import each other, ``room <> room``."""
+    """Yield imports upward, and pairs of rooms that import each other, with what to do."""
     both: set[tuple[str, str]] = set()
     for importer, targets in sorted(edges.items()):
         here = room_of(importer, rooms)
@@ -141,7 +141,10 @@ def violations_of(edges: Mapping[str, set[str]], rooms: Sequence[Room] = ROOMS) 
                 continue
             both.add((here.name, there.name))
             if there.floor > here.floor:
-                yield f"{importer} > {target}"
+                yield (
+                    f"{importer} imports {target}, and {here.name} is on a floor below {there.name}: "
+                    "move what is needed down, or let the caller pass it in"
+                )
     for first, second in sorted(both):
         if first < second and (second, first) in both:
-            yield f"{first} <> {second}"
+            yield f"the rooms {first} and {second} import each other: let one of them be given what it needs"

@@ -129,7 +129,7 @@ def tuple_assignments(trees: Trees) -> Iterator[str]:
                 continue
             values = {ast.unparse(each) for each in node.value.elts}
             if any(isinstance(each, ast.Tuple) and set(map(ast.unparse, each.elts)) != values for each in node.targets):
-                yield f"{name}.{where}"
+                yield f"{name}.{where}, line {node.lineno}"
 
 
 def nested_conditionals(trees: Trees) -> Iterator[str]:
@@ -137,7 +137,7 @@ def nested_conditionals(trees: Trees) -> Iterator[str]:
     for name, tree in trees.items():
         for where, node in _with_function(tree):
             if isinstance(node, ast.IfExp) and sum(isinstance(each, ast.IfExp) for each in ast.walk(node)) > 1:
-                yield f"{name}.{where}"
+                yield f"{name}.{where}, line {node.lineno}"
 
 
 def _with_function(tree: ast.Module, but: type[ast.AST] | None = None) -> Iterator[tuple[str, ast.AST]]:

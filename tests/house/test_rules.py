@@ -90,7 +90,7 @@ def test_a_protocol_with_two_or_with_a_reason_is_not(text: str) -> None:
 def test_several_assignments_in_one_are_named(statement: str, is_found: bool) -> None:
     text = f"class C:\n    def f(self):\n        {statement}\n"
 
-    assert list(tuple_assignments(trees(m=text))) == ["m.C.f"] * is_found
+    assert list(tuple_assignments(trees(m=text))) == ["m.C.f, line 3"] * is_found
     assert list(tuple_assignments(trees(m=f"'''Adds.\n\nHot path.  Per record.\n'''\n{text}"))) == []
 
 
@@ -103,7 +103,7 @@ def test_several_assignments_in_one_are_named(statement: str, is_found: bool) ->
     ],
 )
 def test_a_conditional_in_a_conditional_is_named(value: str, is_found: bool) -> None:
-    assert list(nested_conditionals(trees(m=f"x = {value}"))) == ["m.(module)"] * is_found
+    assert list(nested_conditionals(trees(m=f"x = {value}"))) == ["m.(module), line 1"] * is_found
 
 
 def test_a_module_lies_in_the_room_with_the_longest_prefix() -> None:
@@ -115,7 +115,11 @@ def test_a_module_lies_in_the_room_with_the_longest_prefix() -> None:
 def test_imports_upward_and_rooms_that_import_each_other_are_named() -> None:
     edges = {"p.a": {"p.up.b", "p.c"}, "p.up.b": {"p.a", "q.c"}, "q.c": {"p.a", "p.up.d"}}
 
-    assert list(violations_of(edges, ROOMS)) == ["p.a > p.up.b", "high <> other", "low <> other"]
+    assert [each.partition(":")[0] for each in violations_of(edges, ROOMS)] == [
+        "p.a imports p.up.b, and low is on a floor below other",
+        "the rooms high and other import each other",
+        "the rooms low and other import each other",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +144,7 @@ def test_a_list_only_gets_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert known.complaint("rule", {"a", "b"}) == ""
     assert known.complaint("rule", {"a", "b", "c"}) == "breaks the rule rule, see CONTRIBUTING.md: c"
+    assert known.complaint("rule", {"a", "b, line 7", "c, line 8"}).endswith(": c, line 8")
     assert "comes off its list by python -m tests.house --write: b" in known.complaint("rule", {"a"})
 
 
