@@ -5,11 +5,13 @@ Source: no test of Flink's, whose operators see single records; this is what let
 
 import contextlib
 import importlib
+import inspect
 import io
 import pkgutil
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,15 +21,20 @@ from hypothesis import strategies as st
 import flowlet.async_io
 import flowlet.chain
 import flowlet.connectors
+import flowlet.joins
 import flowlet.operators
 import flowlet.watermarks
+import flowlet.windows
 from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.graph.transformation import OperatorTransformation
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import ACTIVE, IDLE, LatencyMarker
 from flowlet.testing.operator_harness import OperatorHarness, StreamRecord
 from tests.flowlet.operators.every_operator import CASES, Case
+from tests.flowlet.operators.keyed_operators import ITEMS, OPERATORS, TRIPLE, Streams
 from tests.flowlet.serde.exact import exact
+from tests.flowlet.stream_graphs import graph_of, unstarted
 
 # A cut says how many of the remaining records the next chunk gets.
 Cut = Callable[[int], int]
@@ -220,16 +227,40 @@ def test_an_operator_does_the_same_with_one_very_big_chunk(name: str) -> None:
         check(name, [Run(1, values, timestamps), ("watermark", 1, 50), ("time", 0, 100)], whole, known=pieces)
 
 
-def test_every_operator_has_a_case() -> None:
-    """An operator that is new must be added to ``every_operator``; sources read no records."""
+def operators_in(*packages: ModuleType) -> set[type[StreamOperator]]:
+    """Return the operators in the modules of the packages from which no other one derives."""
     found: set[type[StreamOperator]] = set()
-    for package in (flowlet.async_io, flowlet.chain, flowlet.connectors, flowlet.operators, flowlet.watermarks):
+    for package in packages:
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             members = vars(importlib.import_module(module.name)).values()
             found |= {each for each in members if isinstance(each, type) and issubclass(each, StreamOperator)}
-    leaves = {kind for kind in found if not any(other is not kind and issubclass(other, kind) for other in found)}
+    return {kind for kind in found if not any(other is not kind and issubclass(other, kind) for other in found)}
 
+
+PACKAGES = (flowlet.async_io, flowlet.chain, flowlet.connectors, flowlet.operators, flowlet.watermarks)
+
+
+def test_every_operator_has_a_case() -> None:
+    """An operator that is new must be added to ``every_operator``; sources read no records."""
     tested = {type(case.make()) for case in CASES.values()}
 
-    assert leaves - tested == {SourceOperator}
+    assert operators_in(*PACKAGES) - tested == {SourceOperator}
     assert all(isinstance(case.make(), MultipleInputStreamOperator) == (case.num_inputs > 1) for case in CASES.values())
+
+
+def test_every_operator_with_keys_has_a_row() -> None:
+    """An operator that is new and takes a key selector must be added to ``keyed_operators``."""
+    tested: set[str] = set()
+    for make in OPERATORS.values():
+        environment = unstarted()
+        make(Streams(environment.from_collection(ITEMS[:3], TRIPLE))).print()
+        for node in graph_of(environment.execute).nodes.values():
+            if isinstance(node.transformation, OperatorTransformation):
+                tested.add(node.transformation.factory.target.partition(":")[2])
+
+    keyed = {
+        each.__name__
+        for each in operators_in(*PACKAGES, flowlet.joins, flowlet.windows)
+        if any(name.startswith("key") for name in inspect.signature(each.__init__).parameters)
+    }
+    assert keyed - tested == set()
