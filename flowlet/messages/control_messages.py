@@ -17,7 +17,8 @@ from flowlet.messages.job_messages import InputGateDescriptor, RestoredState, Re
 from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit
 
-# It rises with each new or changed message: JobManagers and TaskManagers of two versions refuse each other by name.
+# It rises with each new or changed message, and with each struct or settings class in one: JobManagers and TaskManagers
+# of two versions refuse each other by name.
 # How older versions differ:
 # 8: parts of checkpoints field by field; 7: deployments and metrics in messages of their own; 5: no pieces of blobs;
 # 4: modules in every deployment, other messages about splits, none before the last checkpoint; 3: no shipped files, no

@@ -11,6 +11,7 @@ from typing import Final
 from tests.frozen.frozen_list import COMMAND, FrozenList
 from tests.frozen.test_bytes import BYTES
 from tests.frozen.test_command_lines import COMMAND_LINES
+from tests.frozen.test_control_messages import CONTROL_MESSAGES
 from tests.frozen.test_error_classes import ERROR_CLASSES
 from tests.frozen.test_key_groups import KEY_GROUPS
 from tests.frozen.test_metrics import METRICS
@@ -19,7 +20,18 @@ from tests.frozen.test_public_names import PUBLIC_NAMES
 from tests.frozen.test_rest_paths import REST_PATHS
 from tests.frozen.test_state_names import STATE_NAMES
 
-_ALL: Final = (BYTES, COMMAND_LINES, ERROR_CLASSES, KEY_GROUPS, METRICS, OPTIONS, PUBLIC_NAMES, REST_PATHS, STATE_NAMES)
+_ALL: Final = (
+    BYTES,
+    COMMAND_LINES,
+    CONTROL_MESSAGES,
+    ERROR_CLASSES,
+    KEY_GROUPS,
+    METRICS,
+    OPTIONS,
+    PUBLIC_NAMES,
+    REST_PATHS,
+    STATE_NAMES,
+)
 LISTS: Final[dict[str, FrozenList]] = {each.name: each for each in _ALL}
 
 

@@ -16,11 +16,13 @@ import importlib
 import inspect
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 
+import flowlet.connectors
 from flowlet.former_names import FIRST_NAMES, RENAMED, first_names, present_name
 from tests.frozen.frozen_list import FrozenList
 from tests.frozen.test_public_names import PUBLIC_NAMES
@@ -28,7 +30,8 @@ from tests.frozen.test_public_names import PUBLIC_NAMES
 _OURS: Final = ("flowlet.", "netstack.")
 # Instances of users' own classes know names of these packages.
 # Of connectors, which public packages have by another path.
-_DESCRIPTIONS: Final = tuple(f"flowlet.connectors.{each}" for each in ("database.api", "files.api", "kafka.api"))
+_APIS: Final = Path(flowlet.connectors.__file__).parent.glob("*/api.py")
+_DESCRIPTIONS: Final = tuple(sorted(f"flowlet.connectors.{each.parent.name}.api" for each in _APIS))
 _PUBLIC: Final = ("flowlet.common", "flowlet.datastream", "flowlet.errors", "flowlet.metrics", "flowlet.records")
 # Classes of which users, or an operator of ours, keep instances: their fields stay, too.
 _VALUES: Final = frozenset(

@@ -13,6 +13,7 @@ from flowlet.jm import taskmanager_session
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import (
+    PROTOCOL_VERSION,
     CancelTask,
     Registered,
     RegistrationRefused,
@@ -43,7 +44,10 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"protocol_version": 1}, "it speaks protocol version 1, this JobManager 9: use the same release"),
+            (
+                {"protocol_version": 1},
+                f"it speaks protocol version 1, this JobManager {PROTOCOL_VERSION}: use the same release",
+            ),
             ({"tm_id": ""}, "its id must be"),
             ({"tm_id": "x" * 65}, "its id must be"),
             ({"tm_id": "a b"}, "its id must be"),
