@@ -343,6 +343,30 @@ def test_the_packages_keep_the_import_rules() -> None:
     assert Checker(*sources_of(ROOT)).complaints() == []
 
 
+@pytest.mark.slow
+def test_the_architecture_has_the_order_of_the_packages() -> None:
+    """Each package of flowlet stands behind those that it imports, in another group."""
+    page = (ROOT / "flowlet" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    order = page.partition("From the bottom, ")[2].partition("\n\n")[0]
+    groups = [re.findall("`(\\w+)`", group) for group in order.split(";")]
+    place = {f"flowlet.{name}": number for number, group in enumerate(groups) for name in group}
+    sources, packages = sources_of(ROOT)
+    pairs = {
+        (package_of(importer), package_of(target))
+        for importer, targets in Checker(sources, packages).edges().items()
+        for target in targets - packages
+    }
+
+    wrong = [
+        f"{importer} imports {target}"
+        for importer, target in sorted(pairs)
+        if importer != target and importer in place and target in place and place[importer] <= place[target]
+    ]
+    rooms = {f"flowlet.{path.parent.name}" for path in (ROOT / "flowlet").glob("*/__init__.py")}
+    assert wrong == []
+    assert rooms == set(place)
+
+
 RULES: Final = (
     "module_sizes",
     "package_sizes",
