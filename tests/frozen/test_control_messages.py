@@ -46,7 +46,8 @@ def _names_of(cls: Any) -> Sequence[str]:
     """Return the names of the fields of a struct, named tuple or dataclass."""
     if dataclasses.is_dataclass(cls):
         return [each.name for each in dataclasses.fields(cls)]
-    return getattr(cls, "__struct_fields__", None) or getattr(cls, "_fields", ())
+    names: Sequence[str] = getattr(cls, "__struct_fields__", ()) or getattr(cls, "_fields", ())
+    return names
 
 
 def _form_of(cls: type) -> str:
