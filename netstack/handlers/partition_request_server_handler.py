@@ -13,6 +13,7 @@ Errors:     as in Flink 2.3.  A broken frame or a message that no server serves:
 """
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 
 from netstack.config import NetstackConfig
@@ -121,7 +122,7 @@ class PartitionRequestServerHandler(ChannelHandler):
             self.queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
             return
         timeout_s = self.config.partition_request_timeout_s
-        timer = RunningTimer(self.loop.loop, timeout_s, partial(self._on_timeout, reader))
+        timer = RunningTimer(self.loop.loop, timeout_s, partial(self._on_timeout, reader, on_partition))
         self._num_waiting += 1
 
         def stop_waiting() -> None:
@@ -142,9 +143,14 @@ class PartitionRequestServerHandler(ChannelHandler):
             reader.on_release = None
         self._try_to_open(reader)
 
-    def _on_timeout(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _on_timeout(self, reader: CreditBasedSequenceNumberingViewReader, on_partition: Callable[[], None]) -> None:
         partition = reader.request.partition
-        if reader.is_released or self.manager.is_announced(partition):  # its producer is being deployed
+        # Before the wait ends: behind it a partition that has come would be neither announced nor waited for.
+        is_announced = self.manager.is_announced(partition)
+        # The partition has come on another thread, and ``_try_again`` is queued; a second try would find it taken.
+        if not self.manager.cancel_listener(partition, on_partition):
+            return
+        if is_announced:  # its producer is being deployed
             self._try_again(reader)
             return
         timeout_s = self.config.partition_request_timeout_s

@@ -248,8 +248,8 @@ class ResultPartitionManager:
         self._start_timer(waiting)
         return None
 
-    def cancel_listener(self, partition_id: ResultPartitionID, on_partition: Callable[[], None]) -> None:
-        """Do not call ``on_partition`` any more; nothing happens if it was called or never waited."""
+    def cancel_listener(self, partition_id: ResultPartitionID, on_partition: Callable[[], None]) -> bool:
+        """Do not call ``on_partition`` any more; False: it was called, or is about to be, or never waited."""
         with self._lock:
             found = next(
                 # Equal, not identical: each access to a bound method makes another object.
@@ -258,6 +258,7 @@ class ResultPartitionManager:
             )
             calls = [] if found is None else self._end_locked(found)
         run_all(calls)
+        return found is not None
 
     def release(self, partition_id: ResultPartitionID, cause: BaseException | None) -> None:
         """Release a partition, if it is here; its readers learn ``cause``."""

@@ -60,6 +60,44 @@ def test_a_request_for_a_partition_that_was_withdrawn_is_refused_after_the_timeo
     assert server.loop.num_timers == 0
 
 
+def test_a_partition_that_comes_while_the_timer_fires_is_served(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registering thread has called the loop, which runs the timer first: the request is not refused."""
+    server.receive(request(credit=2))
+    hops: list[tuple[Callable[..., object], CreditBasedSequenceNumberingViewReader]] = []
+    monkeypatch.setattr(server.loop, "execute_threadsafe", lambda *call: hops.append(call))
+    partition = server.partition()
+    monkeypatch.undo()
+
+    server.loop.advance(CONFIG.partition_request_timeout_s)
+    [(try_again, reader)] = hops
+    server.loop.execute_threadsafe(try_again, reader)
+    fill(partition, 1)
+
+    assert (server.data(), server.loop.num_timers) == ([(1, 0)], 0)
+
+
+def test_an_announced_partition_that_comes_while_the_timer_looks_is_opened_once(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both the timer and the registering thread ask again; the second one does not find the subpartition taken."""
+    announced = request().partition
+    server.manager.announce([announced])
+    server.receive(request(credit=2))
+
+    def comes_behind_the_look(partition: object) -> bool:
+        monkeypatch.undo()
+        fill(server.partition(), 1)
+        return partition == announced
+
+    monkeypatch.setattr(server.manager, "is_announced", comes_behind_the_look)
+    server.loop.advance(CONFIG.partition_request_timeout_s)
+
+    assert [type(each) for each in server.sent()] == [BufferResponse], "no error"
+    assert server.loop.num_timers == 0
+
+
 def test_a_lost_connection_stops_waiting(server: ServerSide) -> None:
     """No timer and no listener stay behind."""
     server.receive(request())

@@ -131,12 +131,11 @@ def test_a_cancelled_listener_is_not_called(it: Fixture) -> None:
     for on_partition in (leaves, stays):
         assert it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), on_partition) is None
 
-    it.manager.cancel_listener(partition.partition_id, leaves)
-    it.manager.cancel_listener(partition.partition_id, leaves)
-    it.manager.cancel_listener(partition_id_of(9), leaves)
+    waited = [it.manager.cancel_listener(partition.partition_id, leaves) for _ in range(2)]
+    waited.append(it.manager.cancel_listener(partition_id_of(9), leaves))
     it.manager.register(partition)
 
-    assert called == ["stays"]
+    assert (called, waited) == (["stays"], [True, False, False])
     partition.close()
 
 
