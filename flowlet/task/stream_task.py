@@ -1,10 +1,10 @@
 """One subtask: its chain, its inputs and outputs, and the thread that runs them.
 
-Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
+Side:       task.  ``cancel``, ``abandon``, ``metrics``, ``state`` and ``repr`` from any thread.
 Invariants: all code that touches operators runs on the thread that called ``invoke``.  A pending chunk never outlives
             the default action or mail that produced it.  End of partition is sent only after all consumers acknowledged
             the end of data.  In all cases operators are closed, partitions are finished or failed, gates are closed,
-            and the first error is raised.
+            and the first error is raised; where the thread cannot do it, by ``abandon``.
 Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``,
             ``OneInputStreamTask``.
 Absent:     a way to interrupt user code: a cancelled task ends when its user code returns.  The owner of the thread
@@ -205,6 +205,23 @@ class StreamTask(ABC):
             # The mail ends every wait in the mailbox; the failed partitions end a wait for a buffer.
             self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
             raise_first(errors_of(self._failers(self._cancel_cause())))
+
+    def abandon(self) -> None:
+        """End a task that ``invoke`` did not end: it was never called, or its thread has died in it.
+
+        In place of that thread: functions of the user are closed here.  Nothing happens to a task that has ended.
+
+        Raises the first error, with notes about the others, after everything was released.
+        """
+        if self.state.is_terminal:
+            return
+        errors = errors_of([self.cancel])
+        # A task that was never invoked is CANCELED by now, and all that it had is closed.
+        if self.state is ExecutionState.CANCELING:
+            self._lifecycle.end(ExecutionState.FAILED)
+            # Without the mailbox, which belongs to the dead thread.
+            errors += errors_of((self._chain.close, *self._closers(mailbox=False)))
+        raise_first(errors)
 
     def _restore(self) -> None:
         self.mailbox.bind_to_current_thread()

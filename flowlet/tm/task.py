@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowlet.chain.loop_code import operator_in
+from flowlet.chain.operator_chain import errors_of
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
 from flowlet.errors import FlowletError
 from flowlet.logs import bind_task
@@ -34,6 +35,7 @@ from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name, 
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import call_in_background
 from netstack.loop.forks import end_stranded_child, serving_thread
 
 if TYPE_CHECKING:
@@ -270,10 +272,14 @@ class Task:
         # Taken away: orders that still come find no task, as after an ordinary end.
         with self._lock:
             stream_task, self._stream_task = self._stream_task, None
-        if stream_task is not None:
-            stream_task.cancel()
         self._checkpointing.close()
+        if stream_task is not None:
+            # On another thread: functions of the user are closed, which may take long.
+            call_in_background(stream_task.abandon, lambda _: None, self._not_released, f"release of {self.name}")
         self._changed(messages.TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
+
+    def _not_released(self, error: Exception) -> None:
+        _log.warning("a task whose thread has died was not closed well", task=self.name, error=f"{error!r}")
 
     def _changed(self, change: messages.TaskStateChanged) -> None:
         self.state = change.state
@@ -336,6 +342,10 @@ class Task:
             state = ExecutionState.FAILED
             failure = failure_info(error, self.descriptor, self._executor.tm_id, time.time_ns() // 1_000_000)
             log_failure(error, failure)
+        if error is not None and self._stream_task is not None:
+            # An error in front of ``invoke`` leaves gates and partitions open; behind it nothing is left to do.
+            for late in errors_of([self._stream_task.abandon]):
+                error.add_note(f"while cleaning up after it: {type(late).__name__}: {late}")
         # Before the state is posted: a checkpoint that this task reports afterwards would be that of an attempt that
         # has ended.
         self._checkpointing.close()

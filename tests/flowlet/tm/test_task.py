@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 import pytest_asyncio
@@ -22,6 +23,7 @@ from flowlet.operators.source_operator import SourceOperator
 from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.task.source_stream_task import SourceStreamTask
+from flowlet.task.stream_task import StreamTask
 from flowlet.tm.task import CancellationConfig, Task
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -336,6 +338,59 @@ async def test_a_thread_that_a_trace_function_ended_is_a_failed_task(tasks: Reco
 
     assert tasks.states == [FAILED]
     assert "its thread ended without a report" in tasks.failure.message
+
+
+def task_between(tasks: RecordingExecutor) -> Task:
+    """Return a task between a gate and a partition, not started."""
+    output = ResultPartitionDescriptor("ef" * 16, bytes(20), 1, 0, dump_partitioner(Rebalance(), "e"), 100)
+    channel = InputChannelDescriptor(bytes(20), PRODUCER, 0, "tm-1", "127.0.0.1", 1)
+    return tasks.task(MapOperator(str), partitions=[output], gates=[InputGateDescriptor("ef" * 16, [channel])])
+
+
+@pytest.mark.parametrize("dies_before", ["it runs", "it is invoked"])
+async def test_a_thread_that_dies_leaves_no_memory_gate_or_partition(
+    tasks: RecordingExecutor, monkeypatch: pytest.MonkeyPatch, dies_before: str
+) -> None:
+    """Its task is closed in its place, once it is found dead."""
+
+    def die(*_: object) -> NoReturn:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(StreamTask, "_start_running" if dies_before == "it runs" else "invoke", die)
+    monkeypatch.setattr(StreamTask, "_clean_up_after", die)
+    monkeypatch.setattr(Task, "_end", lambda *_: None)
+    task = task_between(tasks)
+    task.start()
+    await asyncio.to_thread(task.join, PATIENCE_S)
+    pool = tasks.network.buffer_pool
+    assert pool.num_reserved
+
+    task.check_thread()
+    await ended(task)
+    manager = tasks.network.partition_manager
+    await asyncio.to_thread(
+        spin_until, lambda: not manager.num_awaited, "the end of the gate, which awaits a partition"
+    )
+    await asyncio.to_thread(spin_until, lambda: not pool.num_reserved, "the end of the pools")
+
+    assert tasks.states[-1] is FAILED
+    assert len(manager) == 0
+
+
+async def test_a_task_that_fails_before_it_is_invoked_leaves_no_memory(
+    tasks: RecordingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(StreamTask, "invoke", fail)
+    task = task_between(tasks)
+    task.start()
+    await ended(task)
+
+    assert tasks.failure.exception_type == "MemoryError"
+    assert tasks.network.buffer_pool.num_reserved == 0
+    assert len(tasks.network.partition_manager) == 0
 
 
 async def test_a_forked_child_whose_function_returns_ends_before_it_sends_or_reports_anything(
