@@ -285,7 +285,7 @@ class _Process:
 
         # The collector is tuned after the whole batch of deployments was taken in, not in the middle of it.
         def busy() -> None:
-            event_loop.loop.call_soon(gc_tuning.freeze)
+            gc_tuning.freeze_soon(event_loop.loop)
 
         def deploying(job: str, task: str) -> None:
             if self.switch_interval is not None:

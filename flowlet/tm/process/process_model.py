@@ -213,8 +213,8 @@ def apply_task_scheduling(scheduling: TaskScheduling) -> None:
 class GarbageCollectorTuning:
     """Exempts the objects of a deployment from garbage collection while tasks run.
 
-    Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one has ended, so that garbage does
-        not pile up.
+    Life cycle: ``freeze`` or ``freeze_soon`` when the first task was deployed, ``thaw`` when the last one has ended, so
+        that garbage does not pile up.
 
     Args:
         threshold: the collector runs when this many more objects were created than freed; 0: it never runs while there
@@ -230,9 +230,16 @@ class GarbageCollectorTuning:
         self._thresholds = (threshold, *_OLDER_GC_THRESHOLDS)
         self._default_thresholds = gc.get_threshold()
         self._is_frozen = False
+        self._freezing: asyncio.Handle | None = None  # the last ``freeze_soon``
 
     def __repr__(self) -> str:
         return f"<GarbageCollectorTuning {'frozen' if self._is_frozen else 'off'}>"
+
+    def freeze_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Freeze after the deployments that the loop's pass takes in, unless ``thaw`` comes first: a task whose thread
+        cannot be started ends in that pass.
+        """
+        self._freezing = loop.call_soon(self.freeze)
 
     def freeze(self) -> None:
         """Collect once, exempt all live objects from later collections, and set the threshold."""
@@ -245,6 +252,9 @@ class GarbageCollectorTuning:
 
     def thaw(self) -> None:
         """Restore the interpreter's settings."""
+        if self._freezing is not None:
+            self._freezing.cancel()
+            self._freezing = None
         if not self._is_frozen:
             return
         self._is_frozen = False

@@ -20,6 +20,7 @@ from flowlet.tm.process.process_model import (
     apply_task_scheduling,
     pin_to_cpu,
 )
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from tests.waiting import PATIENCE_S
 
 
@@ -102,6 +103,24 @@ def test_freezing_hides_what_is_alive_and_thawing_brings_it_back() -> None:
         tuning.thaw()
         assert gc.get_freeze_count() == 0
         assert gc.get_threshold() == thresholds
+
+
+def test_the_collector_is_not_tuned_for_tasks_that_have_ended_before() -> None:
+    """A task may end in the pass in which it was deployed: its thread could not be started."""
+    before, loop = gc.get_threshold(), EmbeddedEventLoop()
+    tuning = GarbageCollectorTuning()
+    tuning.freeze_soon(loop.loop)
+
+    tuning.thaw()
+    loop.run_pending()
+    at_once = gc.get_threshold()
+    tuning.freeze_soon(loop.loop)
+    loop.run_pending()
+    later = gc.get_threshold()
+    tuning.thaw()
+    loop.close()
+
+    assert (at_once, later != before, gc.get_threshold()) == (before, True, before)
 
 
 def test_the_collector_runs_as_seldom_as_was_asked_for() -> None:
