@@ -110,6 +110,7 @@ class TaskExecutor:
         self._snapshot_pool = SnapshotPool(f"snapshots of {tm_id}")
         self.checkpoints = CheckpointServices(self._snapshot_pool)
         self.files = JobFileCache()
+        self._is_stopping = False
         self._rpc: RpcGateway | None = None  # from ``start`` on
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -139,6 +140,7 @@ class TaskExecutor:
 
     async def stop(self, timeout_s: float) -> list[Task]:
         """Cancel all tasks and close everything; return the tasks that did not end within ``timeout_s``."""
+        self._is_stopping = True
         stuck = await self._cancel_all(timeout_s)
         if self._session is not None:  # after the tasks, whose last states go through it
             self._session.cancel()
@@ -194,6 +196,11 @@ class TaskExecutor:
     def _deploy(self, descriptor: messages.TaskDeploymentDescriptor) -> None:
         if descriptor.attempt in self._tasks:
             _log.warning("an attempt was deployed twice; the second one is ignored", task=descriptor.task_name)
+            return
+        # The session goes on until the tasks have ended.  Nobody would cancel this one; the JobManager hears of its end
+        # with that of the session.
+        if self._is_stopping:
+            _log.info("not deployed: this TaskManager stops", job=descriptor.job_name, task=descriptor.task_name)
             return
         task = Task(descriptor, self)
         self._hooks.deploying(descriptor.job_name, task.name)

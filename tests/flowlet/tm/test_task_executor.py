@@ -453,3 +453,21 @@ async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: C
 
     assert stuck.name == "mapped (1/1)"
     assert "in hold" in description
+
+
+async def test_a_task_that_is_deployed_while_the_task_manager_stops_is_not_started(cluster: Cluster) -> None:
+    """Nobody would cancel it, or wait for it."""
+    executor = await cluster.registered()
+    await cluster.submit_held("map")
+    [(attempt, running)] = executor._tasks.items()
+    stopping = asyncio.create_task(executor.stop(PATIENCE_S))
+    async with asyncio.timeout(PATIENCE_S):
+        while not running._cancelled.is_set():
+            await asyncio.sleep(0)
+
+    executor.handle(msgspec.structs.replace(running.descriptor, attempt=bytes(40)))
+    attempts = list(executor.heartbeat().tasks)
+    released["map"].set()
+
+    assert await stopping == []
+    assert attempts == [attempt]
