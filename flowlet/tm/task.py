@@ -139,7 +139,10 @@ class Task:
         # Before the task hears of it: what its end does to its checkpoints is no failure to report.
         self._checkpointing.close()
         if stream_task is not None:
-            stream_task.cancel()
+            # Logged, not raised: the session that brought the order goes on, and the watchdog below sees whether the
+            # task ends all the same.
+            for error in errors_of([stream_task.cancel]):
+                _log.error("a task was not cancelled well", task=self.name, error=f"{error!r}")
         loop = self._executor.loop.loop
         self._cancelled_at = loop.time()
         self._watchdog = loop.call_later(self._next_look_s(0.0), self._check_cancellation)

@@ -28,7 +28,7 @@ from flowlet.tm.task import CancellationConfig, Task
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.errors import ProducerFailedError
+from netstack.errors import ProducerFailedError, ResourceBrokenError
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.loop.eventloop import EventLoopThread
 from tests.flowlet.client.jobs import EndlessSource, hold, reached, released, source
@@ -303,6 +303,27 @@ async def test_where_a_cancelled_task_stands_is_reported_with_the_operator_and_t
     assert "in stuck_here" in report.stack.splitlines()[0]
     assert "flowlet/task/" not in report.stack
     assert tasks.stuck_tasks == [], "0 is no timeout"
+
+
+async def test_an_error_of_the_cancellation_is_logged_and_the_task_is_watched(
+    tasks: RecordingExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order came in a session, which must not end for it."""
+
+    def fail(_: object) -> NoReturn:
+        raise ResourceBrokenError("no eventfd")
+
+    monkeypatch.setattr(StreamTask, "cancel", fail)
+    limits = CancellationConfig(warn_interval_s=PATIENCE_S, fatal_timeout_s=0, first_report_s=0.01)
+    task = await stuck_task(tasks, MapOperator(lambda value: hold("stuck", value)), limits)
+
+    with structlog.testing.capture_logs() as logs:
+        task.handle(messages.CancelTask(ATTEMPT))
+    await tasks.until(lambda: tasks.reports)
+    released["stuck"].set()
+    await ended(task)
+
+    assert [line["error"] for line in logs if line["log_level"] == "error"] == ["ResourceBrokenError('no eventfd')"]
 
 
 def test_a_jobs_own_cancellation_settings_come_before_the_task_managers() -> None:
