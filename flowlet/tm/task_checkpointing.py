@@ -391,10 +391,15 @@ class TaskCheckpointing:
                 return
             # In the lock round of the look: an abort that comes behind it takes the id away again.
             self._unsent.add(checkpoint_id)
-        if state.operators or state.channels.num_bytes:
-            self._execute(partial(self._write, checkpoint_id, durations, state, self.services.clock_ns()))
-        else:
+        if not state.operators and not state.channels.num_bytes:
             self._acknowledge(checkpoint_id, durations, self._part(state))
+            return
+        try:
+            self._execute(partial(self._write, checkpoint_id, durations, state, self.services.clock_ns()))
+        except FlowletError as error:  # there is no thread for it
+            self.decline_checkpoint(
+                checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
+            )
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Report that the task could not take its part."""

@@ -234,9 +234,16 @@ class AsyncSnapshot:
         return f"<AsyncSnapshot of checkpoint {self.barrier.checkpoint_id}{', over' if self._is_over else ''}>"
 
     def start(self, execute: Callable[[Callable[[], None]], object]) -> None:
-        """Run the operators' parts with ``execute``, and wait for the in-flight data without blocking."""
+        """Run the operators' parts with ``execute``, and wait for the in-flight data without blocking.
+
+        Where no thread can be started for them, the checkpoint is declined, and the task goes on.
+        """
         future = self.channel_state  # the pool may end the snapshot meanwhile, which lets go of it
-        execute(self._run)
+        try:
+            execute(self._run)
+        except FlowletError as error:
+            self._decline(CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
+            return
         if future is not None:
             future.add_done_callback(self._on_channel_state)
 

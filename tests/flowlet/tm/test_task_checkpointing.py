@@ -135,6 +135,26 @@ async def test_a_storage_that_fails_declines_the_checkpoint(rig: Rig) -> None:
     assert (responder.statistics.num_acknowledged, responder.statistics.num_declined) == (1, 1)
 
 
+def refuse(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_a_state_that_no_thread_can_write_declines_the_checkpoint(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responder = opened(rig)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        responder.acknowledge_checkpoint(5, METRICS, STATE)
+    await rig.until(lambda: rig.reports)
+
+    (report,) = rig.reports
+    assert (type(report), report.reason) == (CheckpointDeclined, "ASYNCHRONOUS_PART_FAILED")
+    assert "can't start new thread" in report.message
+    assert "[] being written" in repr(responder)
+
+
 class Failing:
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -410,6 +430,23 @@ async def test_a_snapshot_that_fails_fails_the_task_and_the_checkpoint(
     assert "no snapshot today" in report.message
     assert rig.states[-1] is ExecutionState.FAILED
     assert "no snapshot today" in rig.failure.message
+
+
+async def test_a_task_whose_snapshot_finds_no_thread_declines_it_and_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await rig.running(SourceOperator(Idle()), Remembering())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        declined = await rig.answer(task, 1)
+    acknowledged = await rig.answer(task, 2)
+
+    assert (type(declined), declined.reason) == (CheckpointDeclined, "ASYNCHRONOUS_PART_FAILED")
+    assert "can't start new thread" in declined.message
+    assert isinstance(acknowledged, CheckpointAcknowledged)
+    await rig.cancelled(task)
+    assert rig.states[-1] is ExecutionState.CANCELED
 
 
 def kept(rig: Rig, state: SubtaskState) -> StateHandle:

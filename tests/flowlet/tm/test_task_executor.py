@@ -461,9 +461,8 @@ async def test_a_task_that_is_deployed_while_the_task_manager_stops_is_not_start
     await cluster.submit_held("map")
     [(attempt, running)] = executor._tasks.items()
     stopping = asyncio.create_task(executor.stop(PATIENCE_S))
-    async with asyncio.timeout(PATIENCE_S):
-        while not running._cancelled.is_set():
-            await asyncio.sleep(0)
+    await asyncio.sleep(0)  # its first step, up to the wait for the tasks
+    assert running._cancelled.is_set()
 
     executor.handle(msgspec.structs.replace(running.descriptor, attempt=bytes(40)))
     attempts = list(executor.heartbeat().tasks)
