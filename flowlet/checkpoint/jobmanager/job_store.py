@@ -5,7 +5,8 @@
 Side:       shared.  Blocking: called on threads of its own, never on an event loop.  ``JobKeeper``: loop.
 Invariants: a file that was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced
             (``LocalFiles``).  A file whose MAC is wrong is never returned.  One JobManager at a time uses a directory:
-            it holds a lock, which ends with its process.  ``JobKeeper`` uses the store for each job on one thread at a
+            it holds a lock, which ends with its process; a write that is under way at the ``close`` keeps it to its
+            end, and none begins after it.  ``JobKeeper`` uses the store for each job on one thread at a
             time, in the order of the calls.  A callback is called once, on the loop, unless ``close`` comes first;
             without a store before the call returns.
 Layout:     ``<directory>/<job id>/job``, ``.../progress`` and, once the job has ended, ``.../end`` in their place; each
@@ -20,9 +21,11 @@ Source:     Flink ``FileSystemJobResultStore``, ``DefaultJobGraphStore``, ``Chec
 import fcntl
 import os
 import re
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -133,7 +136,11 @@ class JobStore:
         self._directory = directory
         self._files = LocalFiles(directory, _WORDS)
         self._key = key
+        self._mutex = threading.Lock()
+        # All guarded by _mutex.
         self._lock_fd: int | None = None
+        self._num_writes = 0  # under way
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<JobStore {self._directory}{'' if self._lock_fd is None else ' locked'}>"
@@ -166,32 +173,60 @@ class JobStore:
                     )
                     raise ConfigError(f"job store {self._directory}: {why}") from error
             time.sleep(_LOCK_PAUSE_S)  # the former JobManager may be about to end
-        self._lock_fd = fd
+        with self._mutex:
+            self._lock_fd = fd
+            self._is_closed = False
 
     def close(self) -> None:
-        """Let another JobManager have the directory; idempotent."""
-        fd, self._lock_fd = self._lock_fd, None
-        if fd is not None:
-            os.close(fd)
+        """Begin no more writes, and let another JobManager have the directory when the last one has ended; idempotent.
+
+        Does not wait: a file server may hold a write up.
+        """
+        with self._mutex:
+            self._is_closed = True
+            self._unlock_if_idle_locked()
+
+    def _unlock_if_idle_locked(self) -> None:
+        if self._is_closed and not self._num_writes and self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Keep the directory locked for the block: the next JobManager would read what a late rename then replaces."""
+        with self._mutex:
+            if self._is_closed:
+                raise StorageError(f"job store {self._directory}: it was closed before this write began")
+            self._num_writes += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._num_writes -= 1
+                self._unlock_if_idle_locked()
 
     def put_job(self, job: JobGraphMessage) -> None:
         """Keep a submitted job.  Raises StorageError."""
-        self._put(_JOB, job.job_id, job)
+        with self._writing():
+            self._put(_JOB, job.job_id, job)
 
     def put_progress(self, job_id: str, progress: StoredProgress) -> None:
         """Keep the progress of a job.  Raises StorageError."""
-        self._put(_PROGRESS, job_id, progress)
+        with self._writing():
+            self._put(_PROGRESS, job_id, progress)
 
     def put_end(self, job_id: str, end: JobEnd) -> None:
         """Keep the end of a job, and nothing else of it.  Raises StorageError: the former files are still there."""
-        self._put(_END, job_id, end)  # first: if this process ends now, ``load`` finds both, and takes the end
-        self._files.remove((job_id,), _JOB)
-        self._files.remove((job_id,), _PROGRESS)
+        with self._writing():
+            self._put(_END, job_id, end)  # first: if this process ends now, ``load`` finds both, and takes the end
+            self._files.remove((job_id,), _JOB)
+            self._files.remove((job_id,), _PROGRESS)
 
     def forget(self, job_id: str) -> None:
         """Keep nothing of a job.  Raises StorageError."""
-        self._files.remove((job_id,), _JOB)  # first: without it the rest is nothing
-        self._files.remove_folder((job_id,))
+        with self._writing():
+            self._files.remove((job_id,), _JOB)  # first: without it the rest is nothing
+            self._files.remove_folder((job_id,))
 
     def load(self, checkpoint_key: bytes) -> Recovery:
         """Load the jobs for a JobManager that starts; a job that cannot go on stays in the store, and is named in the

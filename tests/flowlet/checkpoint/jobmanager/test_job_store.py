@@ -25,6 +25,7 @@ from flowlet.errors import ConfigError, StorageError
 from flowlet.messages.job_messages import JobGraphMessage, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, manifest_key
+from flowlet.storage.storage_files import LocalFiles
 from tests.flowlet.checkpoint.jobmanager.background import Background
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
@@ -170,6 +171,36 @@ def test_one_jobmanager_at_a_time_has_the_store(store: JobStore, tmp_path: Path)
 
     store.close()
     other.lock(0)
+    other.close()
+
+
+def test_a_write_that_is_under_way_keeps_the_lock_and_none_begins_after_the_close(
+    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next JobManager would read the progress before it, and the late rename replace the newer one: ids of
+    checkpoints would be used again.
+    """
+    other = JobStore(tmp_path / "jobs", KEY)
+    locked: list[bool] = []
+    write = LocalFiles.write
+
+    def write_late(files: LocalFiles, *entry: Any) -> None:
+        store.close()
+        with pytest.raises(ConfigError, match="another JobManager uses it"):
+            other.lock(0)
+        write(files, *entry)
+        locked.append(True)
+
+    store.lock(0)
+    store.put_job(word_count())
+    monkeypatch.setattr(LocalFiles, "write", write_late)
+
+    store.put_progress(JOB_ID, PROGRESS)
+    with pytest.raises(StorageError, match="closed"):
+        store.put_progress(JOB_ID, StoredProgress())
+    other.lock(0)
+
+    assert (locked, [job.attempt for job in other.load(b"").jobs]) == ([True], [PROGRESS.attempt + 1])
     other.close()
 
 
