@@ -351,6 +351,11 @@ class ForkServer:
             except OSError as error:
                 raise FlowletError(f"no TaskManager can be forked: {error}") from error
             answer, end_fd = server.answer()
+            # The kernel leaves the child's descriptor out if this program has no room for it.  The child, if there is
+            # one, ends with the pipes that are closed here.
+            if end_fd < 0:
+                reason = answer.get("error", "this program has too many open files; raise the limit (ulimit -n)")
+                raise FlowletError(f"no TaskManager can be forked: {reason}")
             self.connect(program_end)
             ours.pop_all()
         return TaskManagerProcess(answer["pid"], end_fd, exit_fd, stdout_fd, status_fd, life_fd, self.forwarder)

@@ -12,11 +12,13 @@ Invariants: SIGINT, SIGTERM, SIGHUP and the parent's death end the process withi
             group before it is waited for, so that no id is used again.  The server ends when the program closes its
             end of the socket, or is gone, and when it has rested as long as it was told: between two clusters it has
             neither the program's standard error, which a reader may wait to be closed, nor its working directory.
+            Where the system refuses a process or a descriptor, the program gets an error for that one child.
 Rules:      imports no typer: a process that a program forks has its settings from there.  Seeds of ``random`` differ
             in each child (Python sees to that); all children have one ``hash`` of a text.
 """
 
 import asyncio
+import errno
 import faulthandler
 import gc
 import importlib
@@ -28,7 +30,7 @@ import select
 import signal
 import socket
 import sys
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -407,7 +409,7 @@ def serve(control: socket.socket) -> NoReturn:
     looker.register(control, select.POLLIN)
     import_task_modules()
     make_constructors(_CLASSES)
-    control.send(json.dumps({"pid": os.getpid()}).encode())  # ready
+    _answer(control, {"pid": os.getpid()})  # ready
     gc.freeze()  # so that a collection in a child copies none of the pages that it shares with this process
     gc.enable()
     while True:
@@ -419,7 +421,10 @@ def serve(control: socket.socket) -> NoReturn:
                 looker.unregister(descriptor)
                 _bury(descriptor, *children.pop(descriptor))
                 continue
-            message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, len(DESCRIPTORS))
+            try:
+                message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, len(DESCRIPTORS))
+            except ConnectionError:  # it has not read an answer
+                os._exit(0)
             # The program closed its end, or is gone.
             if not message:
                 os._exit(0)
@@ -429,21 +434,28 @@ def serve(control: socket.socket) -> NoReturn:
             if order["kind"] == "rest":
                 _rest()
                 rest_ms = order["max_s"] * 1000
-                control.send(json.dumps({"children": len(children)}).encode())
+                _answer(control, {"children": len(children)})
                 continue
             if order["kind"] == "begin":
                 _begin(*descriptors)
-                control.send(json.dumps({"pid": os.getpid()}).encode())
+                _answer(control, {"pid": os.getpid()})
                 continue
-            found = dict(zip(DESCRIPTORS, descriptors, strict=True))
             ends = [descriptor for end_fd, (_, exit_fd) in children.items() for descriptor in (end_fd, exit_fd)]
-            pid = _fork(order, found, [control.fileno(), *ends])
-            end_fd = os.pidfd_open(pid)
-            for name in DESCRIPTORS[:-1]:
-                os.close(found[name])
-            children[end_fd] = pid, found["exit"]
+            try:
+                pid, end_fd, exit_fd = _start_child(order, descriptors, [control.fileno(), *ends])
+            except OSError as error:
+                advice = "raise the limit of processes (ulimit -u) or of open files (ulimit -n), or the container's"
+                _answer(control, {"error": f"{error.strerror}; {advice}"})
+                continue
+            children[end_fd] = pid, exit_fd
             looker.register(end_fd, select.POLLIN)
-            socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [end_fd])
+            _answer(control, {"pid": pid}, end_fd)
+
+
+def _answer(control: socket.socket, answer: dict[str, Any], *descriptors: int) -> None:
+    # A program that has left wants no answer; the next look finds its end.
+    with suppress(ConnectionError):
+        socket.send_fds(control, [json.dumps(answer).encode()], descriptors)
 
 
 def _rest() -> None:
@@ -474,11 +486,45 @@ def _bury(end_fd: int, pid: int, exit_fd: int) -> None:
     os.close(end_fd)
 
 
+def _start_child(order: dict[str, Any], descriptors: list[int], foreign: list[int]) -> tuple[int, int, int]:
+    """Fork a child; return its id, the descriptor that tells its end, and that to which its exit code is written.
+
+    Takes over ``descriptors``, and closes the others.
+
+    Raises OSError: the system refuses a process or a descriptor; nothing is left of the child.
+    """
+    with ExitStack() as given:
+        for each in descriptors:
+            given.callback(os.close, each)
+        # The kernel leaves out the descriptors of a message for which this process has no room.
+        if len(descriptors) < len(DESCRIPTORS):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        found = dict(zip(DESCRIPTORS, descriptors, strict=True))
+        pid = _fork(order, found, foreign)
+        try:
+            end_fd = os.pidfd_open(pid)
+        except OSError:
+            # Nothing would tell its end.  By its id, too: it may not have a group of its own yet.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        given.pop_all()
+    for name in DESCRIPTORS[:-1]:
+        os.close(found[name])
+    return pid, end_fd, found["exit"]
+
+
 def _fork(order: dict[str, Any], found: dict[str, int], foreign: list[int]) -> int:
-    """Fork a child and return its id; in the child this does not return."""
+    """Fork a child and return its id; in the child this does not return.  Raises OSError."""
     # One that comes early waits for the child's handlers.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        raise
     if pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return pid

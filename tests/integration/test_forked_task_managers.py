@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flowlet.client.children import OutputForwarder, TaskManagerOptions
+from flowlet.client.fork_server_client import KEPT_SERVER, ForkServer, ServerProcess
+from flowlet.client.python_interpreter import program_start
+from flowlet.errors import FlowletError
+from flowlet.tm.process.program_start import SERVER_BOOT
 from flowlet.tm.taskmanager_process import PROCESS_NAME
 from tests.flowlet.client.programs import Program, running
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
 
@@ -350,3 +357,85 @@ def test_without_the_process_that_forks_them_they_end_and_are_replaced(tmp_path:
     assert code == 1
     assert any("lost" in line for line in errors), errors
     assert psutil.wait_procs([server, *children], timeout=PATIENCE_S)[1] == []
+
+
+FAILS_ONCE = """
+import errno, os, socket
+real = {module}.{name}
+def fail(*given):
+    {module}.{name} = real
+{body}
+{module}.{name} = fail
+"""
+# How a server loses what a child needs, once.
+FAULTS = {
+    "no process": ("os", "fork", "    raise OSError(errno.EAGAIN, 'no process')"),
+    "no descriptor of the child": ("os", "pidfd_open", "    raise OSError(errno.EMFILE, 'no descriptor')"),
+    "no room for the descriptors of the order": (
+        "socket",
+        "recv_fds",
+        "    message, found, *rest = real(*given)\n    os.close(found.pop())\n    return message, found, *rest",
+    ),
+}
+
+
+@pytest.fixture
+def program_file(tmp_path: Path) -> Path:
+    KEPT_SERVER.close()
+    (tmp_path / "program.json").write_text(program_start(None).to_json())
+    return tmp_path / "program.json"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_that_cannot_be_forked_is_an_error_and_the_server_goes_on(
+    program_file: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The server has the exit codes of all others, which would end with it."""
+    module, name, body = FAULTS[fault]
+    boot = FAILS_ONCE.format(module=module, name=name, body=body) + SERVER_BOOT
+    monkeypatch.setattr("flowlet.client.python_interpreter.SERVER_BOOT", boot)
+    forwarder = OutputForwarder()
+    server = ForkServer(None, program_file, forwarder, socket.socket.close)
+    options = TaskManagerOptions("nowhere", program_file, program_file, 1)
+    try:
+        server.wait_ready(time.monotonic() + PATIENCE_S)
+        pid = server.pid
+        with pytest.raises(FlowletError, match=r"no TaskManager can be forked: .*raise the limit"):
+            server.launch(options)
+        assert psutil.Process(pid).children() == []
+
+        child = server.launch(options)
+        spin_until(child.end, "the end of a TaskManager without a JobManager")
+
+        assert "ended with exit code" in (child.end() or ""), "the server has told it"
+        assert server.pid == pid
+        assert child.remove_output()
+    finally:
+        server.close()
+        forwarder.close()
+        KEPT_SERVER.close()
+
+
+def test_a_server_whose_program_has_left_before_its_answer_ends_well(
+    program_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = """
+import os, select, sys
+def wait_for_the_programs_end(pid, control=int(sys.argv[3])):
+    looker = select.poll()
+    looker.register(control, 0)
+    looker.poll()
+    return pidfd_open(pid)
+pidfd_open, os.pidfd_open = os.pidfd_open, wait_for_the_programs_end
+"""
+    monkeypatch.setattr("flowlet.client.python_interpreter.SERVER_BOOT", boot + SERVER_BOOT)
+    server = ServerProcess((), None, program_file)
+    server.answer()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Path(os.devnull).open("wb") as nothing:
+        order = {"kind": "fork", "program_file": str(program_file), "arguments": []}
+        server.order(order, [*[nothing.fileno()] * 4, theirs.fileno(), nothing.fileno()])
+
+    server.end()
+
+    assert repr(server).endswith(" 0>")
