@@ -15,7 +15,7 @@ from dataclasses import field
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from flowlet.datastream.state import State, StateDescriptor
+from flowlet.datastream.state import StateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, thawed_rows
@@ -38,7 +38,6 @@ from flowlet.state.state_snapshots import (
 )
 from flowlet.state.state_table import StateTable, rows_by_key_group
 from flowlet.state.ttl_states import Expiry
-from flowlet.state.type_compatibility import row_converter
 from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
 
@@ -106,24 +105,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
     # -- states
 
-    def _new_state(
-        self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
-    ) -> State:
-        name = descriptor.name
-        table = StateTable(name, declared, context, values)
-        if name in self._restored:
-            written, groups = self._restored[name]
-            convert = row_converter(name, written, declared, self._now_ms())
-            # Only now: until it is declared, a state's rows stay as they were written, for the next snapshot.
-            table.restore(
-                rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
-                for rows in groups.values()
-            )
-            # After the conversion: if that refuses a value, the rows are still there.
-            del self._restored[name]
-        # Before ``_state_of``, which looks for the table if the state cleans up step by step.
+    def _new_table(self, name: str, declared: StateDescription, key: KeyContext, values: DeclaredValues) -> StateTable:
+        table = StateTable(name, declared, key, values)
+        convert = self._row_converter(name, declared)
+        _, groups = self._restored.get(name, (None, {}))
+        table.restore(rows if convert is None else rows.converted(convert) for rows in groups.values())
+        self._restored.pop(name, None)
         self._tables[name] = table
-        return self._state_of(descriptor, declared.kind, table, values)
+        return table
 
     def _expiry_of(self, descriptor: StateDescriptor) -> Expiry | None:
         expiry = super()._expiry_of(descriptor)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from flowlet.columns.column import are_unchanging
+from flowlet.common.values.field_values import Convert
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     BroadcastState,
@@ -60,7 +61,7 @@ from flowlet.state.state_snapshots import (
 )
 from flowlet.state.state_table import StateTable
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
-from flowlet.state.type_compatibility import type_form
+from flowlet.state.type_compatibility import row_converter, type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
@@ -212,7 +213,8 @@ class KeyedStateBackend(ABC):
             if self._refusal is not None:
                 raise FlowletError(f"state {name!r}: {self._refusal}")
             values = DeclaredValues(name, type_info, declared.kind)
-            self._states[name] = self._new_state(descriptor, declared, context, values), declared, context
+            table = self._new_table(name, declared, context, values)
+            self._states[name] = self._state_of(descriptor, declared.kind, table, values), declared, context
         state, known, known_context = self._states[name]
         # Also for the state just made, which passes: one check for the first call and all later ones.
         if known_context is not context:
@@ -224,10 +226,16 @@ class KeyedStateBackend(ABC):
         return state
 
     @abstractmethod
-    def _new_state(
-        self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
-    ) -> State:
-        """Make a state, with its restored entries."""
+    def _new_table(self, name: str, declared: StateDescription, key: KeyContext, values: DeclaredValues) -> object:
+        """The object that keeps the entries of a new state, the restored ones too; ``key``: has the current key."""
+
+    def _row_converter(self, name: str, declared: StateDescription) -> Convert | None:
+        """A function from the restored rows of a state to rows of the declared form; None: they have it.
+
+        Raises StateRestoreError: see ``row_converter``.
+        """
+        written = self._written(name)
+        return None if written is None else row_converter(name, written, declared, self._now_ms())
 
     def _state_of(self, descriptor: StateDescriptor, kind: StateKind, entries: object, values: DeclaredValues) -> State:
         """The state that keeps its values in ``entries``."""

@@ -93,6 +93,10 @@ class StateRows:
     keys: Sequence[Any]
     values: "Sequence[Any] | ColumnRows"
 
+    def converted(self, convert: Callable[[Any], Any]) -> "StateRows":
+        """These keys, each with what ``convert`` makes of its value."""
+        return StateRows(self.keys, tuple(map(convert, self.values)))
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnRows:

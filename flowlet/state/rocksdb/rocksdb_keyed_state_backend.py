@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo
-from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_bytes, key_group, plain_key
 from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses, loads_former, may_hold_classes
@@ -110,32 +109,26 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     # -- states
 
-    def _new_state(
-        self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
-    ) -> State:
-        name = descriptor.name
-        written = self._descriptions.get(name)
-        # Equal, or refused: values in RocksDB are not converted to another type.
-        if written is not None and (written.kind, written.type_name) != (declared.kind, declared.type_name):
-            raise StateRestoreError(
-                f"state {name!r} was written as {written}, and is declared as {declared} now; "
-                "declare it as it was written, or use another name"
-            )
+    def _new_table(self, name: str, declared: StateDescription, key: KeyContext, values: DeclaredValues) -> StateKeys:
+        convert = self._row_converter(name, declared)
         store = self._opened()
         state_id = self._id_of(name, declared)
-        if written is not None and written.has_ttl != declared.has_ttl:
-            # Entries begin, or cease, to expire; for entries that begin, now counts as the last use.
-            now_ms = self._now_ms()
+        if convert is not None:
+            states = {state_id: (name, declared.kind, None)}
             for group in self._key_groups:
-                batch = store.new_batch()
-                for row, content in store.rows(PREFIX.pack(group, state_id)):
-                    batch.put(row, with_other_ttl(declared, row, content, now_ms))
-                # A key group at a time: a batch is in memory as a whole.
-                store.write(batch)
+                # One key group at a time: the whole state may be larger than memory.
+                for found in full_snapshot(store.rows(PREFIX.pack(group, state_id)), states, 0).values():
+                    self._put(group, name, declared.kind, found[name].converted(convert))
         self._descriptions[name] = declared
-        return self._state_of(
-            descriptor, declared.kind, StateKeys(name, state_id, store, context, values, declared), values
-        )
+        return StateKeys(name, state_id, store, key, values, declared)
+
+    def _put(self, group: int, name: str, kind: StateKind, rows: StateRows) -> None:
+        """Write the rows of a state in a key group; a row with an equal key is replaced."""
+        store = self._opened()
+        batch = store.new_batch()
+        for row, content in rows_of_snapshot(kind, group, self._ids[name], rows):
+            batch.put(row, content)
+        store.write(batch)
 
     def _id_of(self, name: str, description: StateDescription) -> int:
         if name not in self._ids:
@@ -243,15 +236,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             self._restore_files(snapshot)
 
     def _restore_full(self, snapshot: KeyedStateSnapshot) -> None:
-        store = self._opened()
-        ids = {name: self._id_of(name, description) for name, description in snapshot.descriptions.items()}
+        for name, description in snapshot.descriptions.items():
+            self._id_of(name, description)
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
-                # Of one state and key group each, so that no batch takes the memory of all.
-                batch = store.new_batch()
-                for row, content in rows_of_snapshot(snapshot.descriptions[name].kind, group, ids[name], rows):
-                    batch.put(row, content)
-                store.write(batch)
+                self._put(group, name, snapshot.descriptions[name].kind, rows)
 
     def _restore_files(self, snapshot: IncrementalSnapshot) -> None:
         """Use the snapshot's files as the database, if it is of this subtask's key groups and program.
@@ -404,17 +393,6 @@ def rows_of_snapshot(kind: StateKind, group: int, state_id: int, rows: StateRows
                 yield row_prefix(group, state_id, key), value
             case _:
                 yield prefix, row_content(value, key)
-
-
-def with_other_ttl(declared: StateDescription, row: bytes, content: bytes, now_ms: int) -> bytes:
-    """The content of a row whose entries begin, at ``now_ms``, or cease to expire."""
-
-    def converted(entry: Any) -> Any:
-        return (entry, now_ms) if declared.has_ttl else entry[0]
-
-    _, _, outer, inner = taken_apart(row)
-    keys, value = _read(declared.kind, outer, inner, content)
-    return row_content(list(map(converted, value)) if declared.kind is StateKind.LIST else converted(value), *keys)
 
 
 def with_running_classes(

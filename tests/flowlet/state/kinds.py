@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from flowlet.common import Types
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream import AggregateFunction
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
@@ -41,6 +43,20 @@ DESCRIBED: dict[str, Callable[[], StateDescriptor]] = {
     "aggregating": lambda: AggregatingStateDescriptor("s", Collecting()),
 }
 KINDS = list(DESCRIBED)
+
+
+def of_type(kind: str, of: TypeInformation) -> StateDescriptor:
+    """Describe a state of this kind whose values, elements or values of a map are of a type."""
+    descriptors: dict[str, StateDescriptor] = {
+        "value": ValueStateDescriptor("s", of),
+        "list": ListStateDescriptor("s", of),
+        "map": MapStateDescriptor("s", Types.INT(), of),
+        "reducing": ReducingStateDescriptor("s", lambda _, new: new, of),
+        "aggregating": AggregatingStateDescriptor("s", Collecting(), Types.LIST(of)),
+    }
+    return descriptors[kind]
+
+
 NOTHING: dict[str, Any] = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}
 
 

@@ -12,12 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Time, Types
-from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.state import (
-    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     StateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
@@ -27,7 +24,7 @@ from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateRows
 from flowlet.timers.keyed_timer_service import KeyContext
-from tests.flowlet.state.kinds import DESCRIBED, KINDS, NOTHING, Collecting, content_of, put, step
+from tests.flowlet.state.kinds import DESCRIBED, KINDS, NOTHING, content_of, of_type, put, step
 
 MAX_PARALLELISM = 8
 KEYS = st.sampled_from(["a", "b", 1, 1.0, True, None, 0.0, -0.0, (1, "x"), (True, "x"), b"a", [1], [True]])
@@ -195,17 +192,6 @@ def test_a_changed_descriptor_is_refused_with_both_named(
         Backend(range(MAX_PARALLELISM), snapshot).state(declared)
     with pytest.raises(FlowletError, match="declared twice"):
         running.state(declared)
-
-
-def of_type(kind: str, of: TypeInformation) -> StateDescriptor:
-    descriptors: dict[str, StateDescriptor] = {
-        "value": ValueStateDescriptor("s", of),
-        "list": ListStateDescriptor("s", of),
-        "map": MapStateDescriptor("s", Types.INT(), of),
-        "reducing": ReducingStateDescriptor("s", lambda _, new: new, of),
-        "aggregating": AggregatingStateDescriptor("s", Collecting(), Types.LIST(of)),
-    }
-    return descriptors[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)

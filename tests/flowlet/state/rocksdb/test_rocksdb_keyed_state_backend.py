@@ -30,7 +30,7 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, SharedFiles
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, SharedFile
 from flowlet.timers.keyed_timer_service import KeyContext
-from tests.flowlet.state.kinds import DESCRIBED, KINDS, content_of, declared, step
+from tests.flowlet.state.kinds import DESCRIBED, KINDS, content_of, declared, of_type, put, step
 
 pytest.importorskip("rocksdict")
 
@@ -279,6 +279,8 @@ def test_a_changed_descriptor_another_parallelism_and_the_heap_are_refused(backe
 
     with pytest.raises(StateRestoreError, match=r"ValueState of type .* is declared as a ListState"):
         declared(backends.new("incremental", taken), ListStateDescriptor("s", Types.LONG()))
+    with pytest.raises(StateRestoreError, match=r"'s' was written as .*Long.*Integer now.*Integer does not hold every"):
+        declared(backends.new("incremental", taken), ValueStateDescriptor("s", Types.INT()))
     with pytest.raises(StateRestoreError, match=r"set state\.backend\.type to 'rocksdb'"):
         backends.new("heap", taken)
     state = declared(backend, ValueStateDescriptor("s", Types.LONG()))
@@ -327,6 +329,26 @@ def test_entries_expire_and_full_snapshots_leave_them_out(form: str, kind: str, 
     assert not content_of(state, kind)
     if isinstance(taken, KeyedStateSnapshot):
         assert [list(row.keys) for group in taken.groups.values() for row in group.values()] == [["new"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_type_may_grow_over_a_restart(form: str, kind: str, backends: Backends) -> None:
+    """A field at the end is None, also where entries begin to expire; the next snapshot is of the new type."""
+    backend = backends.new("full" if form == "heap" else form)
+    for number in range(20):
+        backends.context.current_key = (number, "a")
+        put(declared(backend, of_type(kind, Types.TUPLE([Types.STRING(), Types.INT()]))), kind, ("a", number), 7)
+    grown = of_type(kind, Types.TUPLE([Types.STRING(), Types.LONG(), Types.DOUBLE()]))
+    grown.enable_time_to_live(StateTtlConfig.new_builder(Time.milliseconds(10)).build())
+
+    for form_now in (form, "full"):
+        backend = backends.new(form_now, backends.snapshot(backend))
+        for number in range(20):
+            backends.context.current_key = (number, "a")
+            value = ("a", number, None)
+            expected = {"map": {7: (int, value)}, "list": [value], "aggregating": [value]}.get(kind, value)
+            assert content_of(declared(backend, grown), kind) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
