@@ -40,8 +40,8 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.messages.job_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
-from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
-from flowlet.state.declared_values import DeclaredValues, MapEntry, dumped_rows, map_pairs, stored_pair
+from flowlet.serde.pickles.record_pickle import loads_record
+from flowlet.state.declared_values import DeclaredValues, MapEntry, dumped_rows, map_pairs, stored_pair, thawed_rows
 from flowlet.state.heap_states import HeapAggregatingState, HeapListState, HeapReducingState, MapOfEntries
 from flowlet.state.state_snapshots import (
     AGGREGATES,
@@ -508,9 +508,7 @@ class OperatorStateBackend(OperatorStateStore):
     def _taken(self, name: str) -> list[Any]:
         """The restored elements of a state; they share no changeable object with the snapshot."""
         rows = self._restored.pop(name, None)
-        elements = [] if rows is None else list(rows.elements)
-        # A snapshot never changes, and may be another subtask's, too.
-        return elements if are_unchanging(elements) else loads_record(dumps_record(elements))
+        return [] if rows is None else thawed_rows(StateKind.VALUE, rows.elements)
 
     # -- checkpoints
 

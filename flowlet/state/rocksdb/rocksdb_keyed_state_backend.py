@@ -142,9 +142,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def open_rows(self, holder: RowHolder) -> CachedRows:
         """Keep the rows of an operator in the database; the holder asks the result for rows that it does not hold."""
         values = DeclaredValues(AGGREGATES, PickledBytesTypeInfo(), StateKind.VALUE)
-        state_id = self._id_of(AGGREGATES, AGGREGATES_DESCRIPTION)
-        keys = StateKeys(AGGREGATES, state_id, self._opened(), self._key_context, values, AGGREGATES_DESCRIPTION)
-        return CachedRows(keys, holder)
+        return CachedRows(self._new_table(AGGREGATES, AGGREGATES_DESCRIPTION, self._key_context, values), holder)
 
     def open_columns(self, holder: ColumnHolder, description: str) -> CachedColumns:
         """Keep the columns of an operator in the database; the result brings rows back to the holder."""
