@@ -64,18 +64,17 @@ class AlignedWindowing:
         self._aggregates = spec.aggregates
         # By start and exact key, the accumulator, or the records that the state does not have yet.
         self._cells: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
-        self._num_cells = 0
         # The keys of cells as the user knows them, where these are not the exact keys.
         self._users: dict[Cell, Any] = {}
-        self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
-        self.num_listed = 0  # Records in lists; counted by the loops.
+        self._in_state: set[Cell] = set()  # Cells with an accumulator that the state has, too.
+        self.num_kept = 0  # Cells; where records are not combined, the records in them, which the loops count.
         self.watermark = MIN_TIMESTAMP  # Set by the operator: newer records evaluate no window.
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
         self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [], ctx.attention)
         self.common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
 
     def __repr__(self) -> str:
-        return f"<AlignedWindowing: {self._num_cells} cells>"
+        return f"<AlignedWindowing: {self.num_kept} {'cells' if self._are_combined else 'records'}>"
 
     # -- records
 
@@ -214,8 +213,8 @@ class AlignedWindowing:
             )
             code.line(f"{elements}.append({record})")
             windows = code.bind(self, "windows")
-            code.line(f"{windows}.num_listed += 1")
-            code.line(f"if {windows}.num_listed >= {_MAX_KEPT}: {windows}.write_all()")
+            code.line(f"{windows}.num_kept += 1")
+            code.line(f"if {windows}.num_kept >= {_MAX_KEPT}: {windows}.write_all()")
             return
         missing, kept = code.bind(_MISSING, "MISSING"), code.variable("kept")
         blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
@@ -231,16 +230,20 @@ class AlignedWindowing:
     # -- called by loops
 
     def _new_list(self, start: int, exact: Any, key: Any) -> list[Any]:
-        cell = start, exact
-        self._begin(cell, key)
-        self._in_state.add(cell)  # assumed: asking the state would copy the list
+        if key is not exact:
+            self._users[start, exact] = key
+        # Without a look at the state, which would copy the records that it has: ``take`` puts them in front.
         self._register(key, self._window(start)[0])
         return []
 
     def _load(self, start: int, exact: Any, key: Any) -> Any:
         """The accumulator of a window from the state, which gets a cell; None: the state has none."""
         cell = start, exact
-        self._begin(cell, key)
+        if self.num_kept >= _MAX_KEPT:
+            self.write_all()
+        self.num_kept += 1
+        if key is not exact:
+            self._users[cell] = key
         self._enter(cell, key)
         kept = self._contents.state.accumulator()
         if kept is not None:
@@ -251,14 +254,6 @@ class AlignedWindowing:
             self._register(key, self._window(start)[0])
         return kept
 
-    def _begin(self, cell: Cell, key: Any) -> None:
-        """Count a new cell; ``key`` is the user's key."""
-        if self._num_cells >= _MAX_KEPT:
-            self.write_all()
-        self._num_cells += 1
-        if key is not cell[1]:
-            self._users[cell] = key
-
     # -- cells and the state
 
     def take(self, key: Any, window: TimeWindow) -> list[Any] | None:
@@ -266,10 +261,12 @@ class AlignedWindowing:
         cell = window.start, exact_key(key)
         found = self._pop(cell)
         kept: list[Any] | None = None
-        if found is _MISSING or cell in self._in_state:
+        # An accumulator includes what the state has; a list of records does not.
+        is_part = found is _MISSING or not self._are_combined
+        if is_part or cell in self._in_state:
             self._in_state.discard(cell)
             self._enter(cell, key)
-            if found is _MISSING or not self._are_combined:
+            if is_part:
                 kept = self._contents.get()
             self._contents.clear()
         if found is _MISSING or found is None:
@@ -289,10 +286,8 @@ class AlignedWindowing:
         if not cells:
             del self._cells[start]
         if found is not _MISSING:
-            self._num_cells -= 1
+            self.num_kept -= 1 if self._are_combined else len(found)
             self._users.pop(cell, None)
-            if not self._are_combined:
-                self.num_listed -= len(found)
         return found
 
     def write(self, key: Any, window: TimeWindow) -> None:
@@ -318,7 +313,7 @@ class AlignedWindowing:
         self._users.clear()
         self._in_state.clear()
         self._windows.clear()
-        self._num_cells = self.num_listed = 0
+        self.num_kept = 0
 
     def _enter(self, cell: Cell, key: Any) -> None:
         start, exact = cell
@@ -345,10 +340,9 @@ class AlignedWindowing:
             self._timers.register_event_time_timer(window, end + self._lateness_ms)
 
     def check_invariants(self) -> None:
-        """Assert the numbers of cells and of records in lists, and that each entry about a cell has its cell."""
+        """Assert the number of cells or records, and that each entry about a cell has its cell."""
         cells = {(start, exact): value for start, by_key in self._cells.items() for exact, value in by_key.items()}
-        assert self._num_cells == len(cells), f"{self._num_cells} cells instead of {len(cells)}"
         assert self._users.keys() <= cells.keys(), "a key without its cell"
         assert self._in_state <= cells.keys(), "a cell that is gone is said to be in the state"
-        num_listed = 0 if self._are_combined else sum(map(len, cells.values()))
-        assert self.num_listed == num_listed, f"{self.num_listed} records in lists instead of {num_listed}"
+        num_kept = len(cells) if self._are_combined else sum(map(len, cells.values()))
+        assert self.num_kept == num_kept, f"{self.num_kept} cells or records were counted, {num_kept} are kept"

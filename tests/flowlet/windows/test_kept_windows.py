@@ -64,7 +64,7 @@ def test_a_large_chunk_is_written_to_the_state_on_the_way(
     opened: Opened, spec: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is written on the way: a record may be in many windows, and a batch of columns may be large."""
-    sizes = sizes_at_each_write(monkeypatch, lambda aligned: aligned._num_cells)
+    sizes = sizes_at_each_write(monkeypatch, lambda aligned: aligned.num_kept)
     assigner = SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(2))
     harness = opened(WindowSpec(assigner, EventTimeTrigger(), **spec))
 
@@ -90,7 +90,7 @@ def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
     opened: Opened, is_chained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is not written for first records of windows alone: one list may grow for as long as a loop runs."""
-    sizes = sizes_at_each_write(monkeypatch, lambda aligned: aligned.num_listed)
+    sizes = sizes_at_each_write(monkeypatch, lambda aligned: aligned.num_kept)
     harness = opened(tumbling(function=Listing()))
     records, timestamps = [("a", number) for number in range(100)], [1] * 100
     if is_chained:
