@@ -59,16 +59,13 @@ class ColumnarReduction:
         self._accumulator: Accumulator
         self._kind: NumberKind | None = None  # of the field's numbers
         self._has_value: NDArray[np.bool_] | None = None  # by slot; None: every key has one
-        self._num_slots = 0
+        self.num_slots = 0  # how many keys have a result; read by the operator, too
         self._last_rows = LastRows()
 
     def __repr__(self) -> str:
         return (
-            f"<ColumnarReduction {self._aggregation.method}({self._aggregation.position!r}) of {self._num_slots} keys>"
+            f"<ColumnarReduction {self._aggregation.method}({self._aggregation.position!r}) of {self.num_slots} keys>"
         )
-
-    def __len__(self) -> int:
-        return self._num_slots
 
     def emptied(self) -> "ColumnarReduction":
         """A reduction like this one without any key; a reduction that has keys must not be used afterwards."""
@@ -95,8 +92,8 @@ class ColumnarReduction:
         if results is None:
             return None
         has_value = self._advance_validity(grouping, numbers, num_slots)
-        if num_slots > self._num_slots:
-            is_new = grouping.codes >= self._num_slots
+        if num_slots > self.num_slots:
+            is_new = grouping.codes >= self.num_slots
             self._append(columns.take(grouping.order.take(grouping.starts[is_new])), num_slots)
         return self._output(slots, grouping.unsorted(results), has_value, self._same(columns, keys))
 
@@ -112,8 +109,8 @@ class ColumnarReduction:
         is_plain = numbers.is_valid is None and self._has_value is None and not self._aggregation.keeps_record
         if is_plain and self._accumulator.advance_once(slots, numbers.array):
             rows = self._last_rows.of(slots, num_slots)
-            if num_slots > self._num_slots:
-                self._append(columns.take(first_rows(slots, self._num_slots, num_slots)), num_slots)
+            if num_slots > self.num_slots:
+                self._append(columns.take(first_rows(slots, self.num_slots, num_slots)), num_slots)
             slots = slots.take(rows)
             same = [(index, column.take(rows)) for index, column in self._same(columns, keys)]
             return self._output(slots, self._accumulator.at(slots), None, same), rows
@@ -126,16 +123,16 @@ class ColumnarReduction:
     def keys(self) -> list[Any]:
         """The exact key of each record of ``columns``."""
         # The index may end with keys of a refused chunk.
-        return self._index.keys()[: self._num_slots]
+        return self._index.keys()[: self.num_slots]
 
     def columns(self) -> Columns | None:
         """The result of each key, in order of first sight; None if there are no keys."""
-        if self._layout is None or not self._num_slots:
+        if self._layout is None or not self.num_slots:
             return None
-        slots = np.arange(self._num_slots)
+        slots = np.arange(self.num_slots)
         if self._aggregation.keeps_record:
             return self._columns([store.column() for store in self._stores])
-        has_value = None if self._has_value is None else self._has_value[: self._num_slots]
+        has_value = None if self._has_value is None else self._has_value[: self.num_slots]
         return self._output(slots, self._accumulator.at(slots), has_value)
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
@@ -146,15 +143,15 @@ class ColumnarReduction:
         if numbers is None or not self._load_keys(keys):
             return False
         self._accept(columns, numbers)
-        num_before = self._num_slots
+        num_before = self.num_slots
         self._accumulator.load(num_before, self._filled(numbers))
         same = {index for index, column in enumerate(columns.fields) if _are_same(column.to_list(), keys)}
         self._key_fields = same if self._key_fields is None else self._key_fields & same
         self._append(columns, self._index.num_slots)
         if self._has_value is not None or numbers.is_valid is not None:
             before = np.ones(num_before, np.bool_) if self._has_value is None else self._has_value
-            self._has_value = grown(before, self._num_slots, filler=False)
-            self._has_value[num_before : self._num_slots] = True if numbers.is_valid is None else numbers.is_valid
+            self._has_value = grown(before, self.num_slots, filler=False)
+            self._has_value[num_before : self.num_slots] = True if numbers.is_valid is None else numbers.is_valid
         return True
 
     def _load_keys(self, keys: list[Any]) -> bool:
@@ -184,7 +181,7 @@ class ColumnarReduction:
     def _has_refused_keys(self) -> bool:
         # A chunk was refused after the index had learned its keys: their slots have no results, so no chunk is taken
         # any more.
-        return self._index.num_slots > self._num_slots
+        return self._index.num_slots > self.num_slots
 
     def _start_rows(self, columns: Columns, keys: Column) -> tuple[Numbers, SlotArray, int] | None:
         """The field's numbers, the slots, and the number of slots after these rows; None if the chunk is refused."""
@@ -193,7 +190,7 @@ class ColumnarReduction:
         if numbers is None or slots is None:
             return None
         self._accept(columns, numbers)
-        if self._index.num_slots > self._num_slots:
+        if self._index.num_slots > self.num_slots:
             found = _positions_of(keys, columns)
             self._key_fields = found if self._key_fields is None else self._key_fields & found
         return numbers, slots, self._index.num_slots
@@ -246,14 +243,14 @@ class ColumnarReduction:
         if columns.num_rows:
             for store, column in zip(self._stores, columns.fields, strict=True):
                 store.append(column)
-        self._num_slots = num_slots
+        self.num_slots = num_slots
 
     def _advance_validity(self, grouping: Grouping, numbers: Numbers, num_slots: int) -> NDArray[np.bool_] | None:
         """Whether each row's key has had a value; None: all have."""
         if self._has_value is None:
             if numbers.is_valid is None:
                 return None
-            self._has_value = np.ones(self._num_slots, np.bool_)
+            self._has_value = np.ones(self.num_slots, np.bool_)
         self._has_value = grown(self._has_value, num_slots, filler=False)
         if numbers.is_valid is None:
             self._has_value[grouping.codes] = True
@@ -267,7 +264,7 @@ class ColumnarReduction:
         self, columns: Columns, grouping: Grouping, numbers: Numbers, num_slots: int
     ) -> Columns | None:
         """``advance`` for aggregations that keep the whole record."""
-        is_new = grouping.codes >= self._num_slots
+        is_new = grouping.codes >= self.num_slots
         before = self._accumulator.at(grouping.codes)
         in_order = grouping.sorted(numbers.array)
         results = self._accumulator.advance(grouping, numbers.array)

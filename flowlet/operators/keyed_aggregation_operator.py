@@ -132,12 +132,10 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         self._emit_on_finish = emit_on_finish
         self._emits_batches = emits_batches
         self._columnar = columnar  # None from the first chunk on that cannot be done in columns
-        self._is_in_columns = False
         self._has_timestamps = False
         self._cache: CachedRows | None = None  # None: all rows are here
         self._uses_state = False  # whether the functions use keyed state; known from ``open`` on
-        # Used while all keys come in columns of one kind.
-        self._index: KeyIndex | None = KeyIndex(allows_null=self._allows_null)
+        self._index: KeyIndex | None = None  # used while all keys come in columns of one kind
         self._is_indexable = True  # whether an index may be made of all keys so far
         self._slots = Slots()  # while there is no index: exact key -> slot
         self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
@@ -255,7 +253,6 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         """Implement ``RowHolder.take_rows``; rows in columns stay in columns if the reduction can load them."""
         self._columnar = None if self._columnar is None else self._columnar.emptied()
         if isinstance(values, ColumnRows) and self._columnar is not None and self._columnar.load(keys, values.columns):
-            self._is_in_columns = True
             return
         if isinstance(values, ColumnRows):
             self._columnar = None
@@ -379,8 +376,7 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         """The keys as a column; None for a few records while there is no index: then columns cost more than they save.
         A present index stays in use, because leaving it copies all keys.
         """
-        is_short = len(chunk) < MIN_COLUMN_ROWS
-        if is_short and (self._index is None or not self._index.num_slots):
+        if len(chunk) < MIN_COLUMN_ROWS and self._index is None:
             return None
         if chunk.columns is not None:
             return self._key_column(chunk.columns)
@@ -404,7 +400,6 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
         """Replace the state by these records."""
-        self._is_in_columns = False
         self._results[:] = records  # in place, as the slots below: loops hold the list and the dictionary
         self._slots.clear()
         if self._index is not None:
@@ -427,7 +422,7 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
     def _process_columns(self, chunk: Chunk, columnar: ColumnarReduction) -> bool:
         """Process a chunk in columns; False: no record was processed, so go on record by record."""
         columns = chunk.columns
-        if not self._is_in_columns:
+        if not columnar.num_slots:
             if columns is None:
                 return False
             # Rows that were records once cannot become columns again: so the first ones stay in columns, however few
@@ -451,9 +446,7 @@ class KeyedReduceOperator(UserFunctionOperator, RowHolder):
         )
         if not is_taken:
             self._leave_columns(columnar)
-            return False
-        self._is_in_columns = True
-        return True
+        return is_taken
 
     def _advance_columns(self, chunk: Chunk, columns: Columns, key: Column, columnar: ColumnarReduction) -> bool:
         timestamps = chunk.timestamp_array

@@ -211,7 +211,7 @@ def test_what_is_refused_changes_nothing(others: list[Any]) -> None:
 
     assert reduction.keys() == ["a", "b"]
     assert reduction.columns().to_list() == [("a", 4), ("b", 2)]  # type: ignore[union-attr]  # there are some
-    assert len(reduction) == 2
+    assert reduction.num_slots == 2
 
 
 @pytest.mark.slow
