@@ -10,8 +10,9 @@ Invariants: one table per name.  State that was restored and not declared again 
             keys.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -165,39 +166,31 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         The snapshot is given up when the callable is no longer referred to.  The callable raises FlowletError if a
         value cannot be copied; the message names the state.
         """
-        # Here, not in the callable: the operator changes its rows with the next record.
+        # First: either may fail, and a table that is being copied keeps rows aside.
         held = None if self._holder is None else _copied(*self._holder.held_rows())
         blocks = None if self._columns is None else self._columns[0].held_blocks(in_order=False)
-        if not self._tables and not self._restored and held is None and blocks is None:
-            return None
-        # One time for all tables: entries of several states that end together are left out together.
         now_ms = self._now_ms()
-        copies = {name: table.copy(self._expiries.get(name), now_ms) for name, table in self._tables.items()}
-        descriptions = {name: table.description for name, table in self._tables.items()}
-        if held is not None:
-            descriptions[AGGREGATES] = AGGREGATES_DESCRIPTION
-        if self._columns is not None:
-            descriptions[WINDOW_COLUMNS] = self._columns[1]
-        # A copy: a state that is declared while the snapshot is under way leaves the dictionary.
-        undeclared = dict(self._restored)
         max_parallelism = self._max_parallelism
+        # The description of each state, and a callable that gives its rows.
+        parts: dict[str, tuple[StateDescription, Callable[[], Mapping[int, StateRows]]]] = {
+            name: (table.description, partial(table.copy(self._expiries.get(name), now_ms).rows, max_parallelism))
+            for name, table in self._tables.items()
+        }
+        if held is not None:
+            parts[AGGREGATES] = AGGREGATES_DESCRIPTION, partial(rows_by_key_group, *held, max_parallelism)
+        if self._columns is not None and blocks is not None:
+            parts[WINDOW_COLUMNS] = self._columns[1], lambda: rows_of_blocks(blocks())
+        # Not ``_restored`` itself: a state that is declared while the snapshot is under way leaves it.
+        parts |= {name: (description, partial(dict, groups)) for name, (description, groups) in self._restored.items()}
 
         def finish() -> KeyedStateSnapshot:
-            by_name = {name: copy.rows(max_parallelism) for name, copy in copies.items()}
-            # As they were written: they are converted when the state is declared.
-            by_name |= {name: groups for name, (_, groups) in undeclared.items()}
-            if held is not None:
-                by_name[AGGREGATES] = rows_by_key_group(*held, max_parallelism)
-            if blocks is not None:
-                by_name[WINDOW_COLUMNS] = rows_of_blocks(blocks())
             groups: dict[int, dict[str, StateRows]] = {}
-            for name, rows in by_name.items():
-                for group, of_group in rows.items():
+            for name, (_, rows) in parts.items():
+                for group, of_group in rows().items():
                     groups.setdefault(group, {})[name] = of_group
-            all_descriptions = descriptions | {name: each for name, (each, _) in undeclared.items()}
-            return KeyedStateSnapshot(all_descriptions, max_parallelism, groups)
+            return KeyedStateSnapshot({name: each for name, (each, _) in parts.items()}, max_parallelism, groups)
 
-        return finish
+        return finish if parts else None
 
     def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
         """Implement ``KeyedStateBackend.restore``; also raises StateRestoreError for an incremental snapshot."""
