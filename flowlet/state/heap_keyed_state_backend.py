@@ -110,8 +110,11 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         table = StateTable(name, declared, key, values)
         convert = self._row_converter(name, declared)
         _, groups = self._restored.get(name, (None, {}))
+        # Only now: until it is declared, a state's rows stay as they were written, for the next snapshot.
         table.restore(rows if convert is None else rows.converted(convert) for rows in groups.values())
+        # After the conversion: if that refuses a value, the rows are still there.
         self._restored.pop(name, None)
+        # The base class looks for the table if the state cleans up step by step.
         self._tables[name] = table
         return table
 
@@ -166,9 +169,11 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         The snapshot is given up when the callable is no longer referred to.  The callable raises FlowletError if a
         value cannot be copied; the message names the state.
         """
-        # First: either may fail, and a table that is being copied keeps rows aside.
+        # Here, not in the callable: the operator changes its rows with the next record.  Before the tables: a copy that
+        # has begun keeps rows aside, and these two may fail.
         held = None if self._holder is None else _copied(*self._holder.held_rows())
         blocks = None if self._columns is None else self._columns[0].held_blocks(in_order=False)
+        # One time for all tables: entries of several states that end together are left out together.
         now_ms = self._now_ms()
         max_parallelism = self._max_parallelism
         # The description of each state, and a callable that gives its rows.
@@ -180,7 +185,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             parts[AGGREGATES] = AGGREGATES_DESCRIPTION, partial(rows_by_key_group, *held, max_parallelism)
         if self._columns is not None and blocks is not None:
             parts[WINDOW_COLUMNS] = self._columns[1], lambda: rows_of_blocks(blocks())
-        # Not ``_restored`` itself: a state that is declared while the snapshot is under way leaves it.
+        # As they were written.  Not ``_restored`` itself: a state that is declared meanwhile leaves it.
         parts |= {name: (description, partial(dict, groups)) for name, (description, groups) in self._restored.items()}
 
         def finish() -> KeyedStateSnapshot:

@@ -508,6 +508,7 @@ class OperatorStateBackend(OperatorStateStore):
     def _taken(self, name: str) -> list[Any]:
         """The restored elements of a state; they share no changeable object with the snapshot."""
         rows = self._restored.pop(name, None)
+        # A snapshot never changes, and may be another subtask's, too.
         return [] if rows is None else thawed_rows(StateKind.VALUE, rows.elements)
 
     # -- checkpoints

@@ -125,6 +125,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _put(self, group: int, name: str, kind: StateKind, rows: StateRows) -> None:
         """Write the rows of a state in a key group; a row with an equal key is replaced."""
         store = self._opened()
+        # Of one state and key group, so that no batch takes the memory of all.
         batch = store.new_batch()
         for row, content in rows_of_snapshot(kind, group, self._ids[name], rows):
             batch.put(row, content)
