@@ -140,7 +140,7 @@ class Task:
         self._checkpointing.close()
         if stream_task is not None:
             # Logged, not raised: the session that brought the order goes on, and the watchdog below sees whether the
-            # task ends all the same.
+            # task ends nevertheless.
             for error in errors_of([stream_task.cancel]):
                 _log.error("a task was not cancelled well", task=self.name, error=f"{error!r}")
         loop = self._executor.loop.loop

@@ -147,7 +147,6 @@ class InFlightRecorder:
 
     def stop_locked(self, checkpoint_id: int) -> None:
         """End a checkpoint that is complete or aborted; a later one that was started goes on."""
-        # An abort of an older checkpoint may come late: the recording of a newer one goes on.
         if checkpoint_id >= self.last_seen_barrier:
             self._go_to(_Status.COMPLETED, checkpoint_id)
         if self.last_barrier is not None and self.last_barrier[0] == checkpoint_id:

@@ -131,7 +131,7 @@ async def test_a_gate_is_told_to_finish_again_behind_the_deployment(are_slots_fr
     assert found is not None
     job.master.gates.finish(found)
     if are_slots_free:
-        job.recorder.request_slots = lambda _master: job.start()  # type: ignore[method-assign]
+        job.recorder.request_slots = lambda master: job.start()  # type: ignore[method-assign]
     job.recorder.sent.clear()
     job.fail()
     job.timers.advance(DELAY_S)

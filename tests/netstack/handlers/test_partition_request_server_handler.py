@@ -6,6 +6,7 @@ Source: Flink ``PartitionRequestServerHandlerTest``, ``CancelPartitionRequestTes
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -65,14 +66,14 @@ def test_a_partition_that_comes_while_the_timer_fires_is_served(
 ) -> None:
     """The registering thread has called the loop, which runs the timer first: the request is not refused."""
     server.receive(request(credit=2))
-    hops: list[tuple[Callable[..., object], CreditBasedSequenceNumberingViewReader]] = []
-    monkeypatch.setattr(server.loop, "execute_threadsafe", lambda *call: hops.append(call))
+    hops: list[Callable[[], None]] = []
+    monkeypatch.setattr(server.loop, "execute_threadsafe", lambda *call: hops.append(partial(*call)))
     partition = server.partition()
     monkeypatch.undo()
 
     server.loop.advance(CONFIG.partition_request_timeout_s)
-    [(try_again, reader)] = hops
-    server.loop.execute_threadsafe(try_again, reader)
+    [try_again] = hops
+    server.loop.execute_threadsafe(try_again)
     fill(partition, 1)
 
     assert (server.data(), server.loop.num_timers) == ([(1, 0)], 0)
