@@ -48,7 +48,10 @@ class UvLoop(uvloop.Loop):
         port: int | None = None,
         **options: Any,
     ) -> asyncio.AbstractServer:
-        """Make a server; at a numeric address without a look-up."""
+        """Make a server; at a numeric address without a look-up.
+
+        Raises OSError: the address cannot be bound; names it.
+        """
         family = _family_of(host)
         if host is None or family is None:
             return await super().create_server(protocol_factory, host, port or 0, **options)
@@ -57,7 +60,10 @@ class UvLoop(uvloop.Loop):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind((host, port or 0))
+            try:
+                listener.bind((host, port or 0))
+            except OSError as error:  # it says "Address already in use", and no address
+                raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
             return await super().create_server(protocol_factory, sock=listener, **options)
         except BaseException:
             listener.close()

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -309,6 +310,19 @@ def test_open_connections_do_not_keep_a_loop_from_closing(is_reading: bool) -> N
     assert not loop_thread._thread.is_alive()
     assert all("closed=True" in repr(each) for each in kept[1:])
     del kept
+
+
+def test_a_port_that_is_taken_is_named(loop_thread: EventLoopThread) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def listen() -> None:
+            await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", port)
+
+        with pytest.raises(OSError, match=str(port)) as raised:
+            loop_thread.submit(listen()).result(PATIENCE_S)
+
+    assert raised.value.errno == errno.EADDRINUSE
 
 
 def test_a_loop_that_cannot_be_closed_ends_its_thread_and_says_why(
