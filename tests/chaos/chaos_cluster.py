@@ -7,6 +7,7 @@ Invariants: every TaskManager has a place: its ports and its two entrances stay 
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from tests.chaos.frame_finder import DataFrames, WebSocketFrames
 
 DISK_BYTES: Final = 48 * 1024 * 1024
 READY_S: Final = 60.0
+_PORTS: Final = 20_000, 32_000
 _POLL_S: Final = 0.02
 _OK: Final = 200
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -225,5 +227,8 @@ class ChaosCluster:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port below those that the kernel gives to connections: nothing else takes it before the process listens."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
