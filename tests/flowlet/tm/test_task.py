@@ -24,6 +24,7 @@ from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_environment import TaskLifecycle
 from flowlet.tm.task import CancellationConfig, Task
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -377,12 +378,16 @@ async def test_a_thread_that_dies_leaves_no_memory_gate_or_partition(
     def die(*_: object) -> NoReturn:
         raise SystemExit(0)
 
-    monkeypatch.setattr(StreamTask, "_start_running" if dies_before == "it runs" else "invoke", die)
-    monkeypatch.setattr(StreamTask, "_clean_up_after", die)
-    monkeypatch.setattr(Task, "_end", lambda *_: None)
     task = task_between(tasks)
-    task.start()
-    await asyncio.to_thread(task.join, PATIENCE_S)
+    with monkeypatch.context() as dying:
+        if dies_before == "it is invoked":
+            dying.setattr(StreamTask, "invoke", die)
+        else:
+            dying.setattr(MapOperator, "open", die)
+            dying.setattr(TaskLifecycle, "end", die)  # the first step of the clean-up
+        dying.setattr(Task, "_end", lambda *_: None)
+        task.start()
+        await asyncio.to_thread(task.join, PATIENCE_S)
     pool = tasks.network.buffer_pool
     assert pool.num_reserved
 
