@@ -15,6 +15,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import Rebalance
+from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.job_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor
@@ -383,7 +384,7 @@ async def test_a_thread_that_dies_leaves_no_memory_gate_or_partition(
         if dies_before == "it is invoked":
             dying.setattr(StreamTask, "invoke", die)
         else:
-            dying.setattr(MapOperator, "open", die)
+            dying.setattr(MailboxProcessor, "run_mailbox_loop", die)
             dying.setattr(TaskLifecycle, "end", die)  # the first step of the clean-up
         dying.setattr(Task, "_end", lambda *_: None)
         task.start()
