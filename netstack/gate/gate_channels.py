@@ -18,6 +18,7 @@ Absent:     ``UnionInputGate``: a task with several inputs reads its gates itsel
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -308,11 +309,11 @@ class GateChannels:
         """Request a channel, then bring it the events that were sent before that."""
         try:
             channel.request_subpartition()  # Outside the lock: does nothing if a close has released it meanwhile.
-            while events := self._taken_events(channel):
-                for event in events:
-                    channel.send_task_event(event)
-        except ResourceClosedError:
-            pass  # its producer has ended since, and needs no events; this thread is not the one that sent them
+            # Its producer may have ended since: then it needs no events, and another thread than this one sent them.
+            with suppress(ResourceClosedError):
+                while events := self._taken_events(channel):
+                    for event in events:
+                        channel.send_task_event(event)
         except PartitionNotFoundError as error:
             channel.on_error(error)  # as if it had been found out by its request: the other channels go on
         finally:
