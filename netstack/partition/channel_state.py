@@ -91,7 +91,7 @@ class NoChannelState:
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
         """Recycle the buffers of ``data`` when they come."""
-        # Not now: the buffers come with the barrier or its time-out, and nobody else has a reference then.
+        # The buffers come later, with the barrier or its time-out, and this call is their last owner.
         data.end.add_done_callback(lambda: recycle_all(data.take()))
 
 

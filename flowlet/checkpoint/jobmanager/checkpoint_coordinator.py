@@ -416,7 +416,7 @@ class CheckpointCoordinator:
     def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
         state = message.part.state
         has_file = state is not None and state.path is not None
-        # The failure removed what was there at its time; this file came behind it, and nobody else would remove it.
+        # The checkpoint failed before this file was reported: the removal at the failure did not include it.
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self.written:
             self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 

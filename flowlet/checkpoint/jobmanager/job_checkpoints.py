@@ -310,7 +310,7 @@ class JobCheckpoints:
         if self._coordinator is None:
             return
         timers = self.timers = self.timers or asyncio.get_running_loop()
-        # Once: somebody may set the wall clock, and timeouts must not jump.
+        # The wall clock is read once: a clock that is set later must not move the timeouts.
         if self._began is None:
             self._began = timers.time(), self.clock()
         began_s, began_ms = self._began

@@ -150,7 +150,7 @@ class CheckpointedInputGate:
         """Return the kept data of a channel: polled, but not handed over, so that the channel does not count it as in
         flight.
         """
-        # The channel counted them as polled, so nobody else would keep them.
+        # The channel has counted these buffers as polled, and does not write them into the checkpoint itself.
         kept = (each.buffer for each in self._kept if each.channel_index == channel_index)
         return [bytes(buffer.view) for buffer in kept if buffer is not None]
 

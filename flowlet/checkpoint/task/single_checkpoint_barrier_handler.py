@@ -163,7 +163,7 @@ class SingleCheckpointBarrierHandler:
         """Make the barrier's checkpoint the pending one, if it is new."""
         if barrier.checkpoint_id <= self._current:
             return []
-        # The inputs may still record for it, and its channels are blocked: nobody else would end that.
+        # This ends what the older checkpoint began: inputs record data for it, and it blocks channels.
         orders = self._abort_older(f"the barrier of checkpoint {barrier.checkpoint_id}")
         self._current = barrier.checkpoint_id
         self._barrier = barrier
