@@ -12,6 +12,7 @@ Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``Wind
 """
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
@@ -96,6 +97,8 @@ class WindowOperator(UserFunctionOperator):
             if self._is_event_time
             else (timers.register_processing_time_timer, timers.delete_processing_time_timer)
         )
+        # The time at which the state of a window is dropped.
+        self._cleanup_time = spec.cleanup_time if self._is_event_time else operator.methodcaller("max_timestamp")
         self._states = WindowStates(ctx)
         self._contents = WindowContents(spec, self._states)
         self._merging_state = None
@@ -259,7 +262,11 @@ class WindowOperator(UserFunctionOperator):
         return has_contents
 
     def _drop_late(self, value: Any, timestamp: int | None) -> None:
-        """Drop a record that went into no window, or emit it as late; it is late if its timestamp is."""
+        """Drop a record that went into no window, or emit it as late; it is late if its timestamp is.
+
+        Flink's assigners leave no record here that is within the lateness: a window is over after all of its records
+        are late.
+        """
         stamp = NO_TIMESTAMP if timestamp is None else timestamp
         if not self._is_event_time or stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark():
             self.ctx.counters.num_unassigned_records_dropped += 1
@@ -405,11 +412,6 @@ class WindowOperator(UserFunctionOperator):
 
     # -- the life of windows
 
-    def _cleanup_time(self, window: Any) -> int:
-        """The time at which the state of a window is dropped."""
-        end: int = window.max_timestamp()
-        return min(end + self._spec.allowed_lateness_ms, MAX_WINDOW_TIMESTAMP) if self._is_event_time else end
-
     def _is_over(self, window: Any) -> bool:
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark()
 
@@ -456,11 +458,8 @@ class WindowOperator(UserFunctionOperator):
         self._contents.merge(state_window, merged_states)
 
     def _check_merge(self, result: Any) -> None:
-        end = result.max_timestamp()
-        if self._is_event_time:
-            end += self._spec.allowed_lateness_ms
         now = self._timers.current_watermark() if self._is_event_time else self._timers.current_processing_time()
-        if end <= now:
+        if self._cleanup_time(result) <= now:
             clock = "watermark" if self._is_event_time else "present time"
             raise FlowletError(f"windows became {result!r}, which ends before the {clock} {now}; they must not shrink")
 

@@ -17,6 +17,7 @@ from flowlet.datastream.window.window_assigners import (
     TumblingEventTimeWindows,
     WindowAssigner,
 )
+from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from netstack.late import dataclass
 
 __all__ = ["WindowSpec"]
@@ -49,6 +50,12 @@ class WindowSpec:
     function: Any = None
     state_type: TypeInformation | None = None
     is_keyed: bool = True
+
+    def cleanup_time(self, window: Any) -> int:
+        """When a window of event time is forgotten, its end and the allowed lateness being over;
+        ``MAX_WINDOW_TIMESTAMP``: never.
+        """
+        return min(window.max_timestamp() + self.allowed_lateness_ms, MAX_WINDOW_TIMESTAMP)
 
     @property
     def merges(self) -> bool:
