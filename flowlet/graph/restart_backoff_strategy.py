@@ -91,7 +91,7 @@ class RestartStrategy:
                 return None
 
     def _exponential_delay_ms(self, now_ms: int) -> int | None:
-        """Return the next delay: each is longer than the one before, until the job has run for a while without a
+        """Return the next delay: each is longer than the one before, until the job has run for ``reset_ms`` without a
         failure.
 
         A failure before the last restart was due belongs to the failure before it.
