@@ -34,6 +34,7 @@ __all__ = ["unconfigured_logging_of_module"]  # every module begins with logging
 
 OUT_OF_TIME = "the time of --stop-after is over: make test runs the other tests"
 _STARTED_S = time.monotonic()
+_GC_THRESHOLD = 10_000  # new objects; Python's 700 cost 7 % of the time, and reference counts free nearly all
 LOG_TAIL_BYTES = 6_000  # of each process, in the report of a failed test
 GRACE_S = 3.0  # an ending thread may take this long if it has a processor; no test waits if none is left
 _PR_SET_CHILD_SUBREAPER = 36
@@ -43,6 +44,8 @@ _Thing = TypeVar("_Thing")
 _DEBUGS_JOBS = "FLOWLET_TESTS_DEBUG_JOBS" in os.environ  # make test-pythons says so
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 os.environ.setdefault("NETSTACK_DEBUG", "1")
+# OpenBLAS starts threads that spin for 0.1 s of CPU in each process that imports numpy; tests start hundreds.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A machine that stands still for a second fails no test: no deadlines, and how long examples take to make is not
 # judged.
@@ -114,7 +117,21 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD, *gc.get_threshold()[1:])
         gc.enable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the collection before a run fill Hypothesis's files of characters and of constants in our modules, 9 s of
+    CPU, which each worker would compute for itself.
+    """
+    if session.config.option.collectonly:
+
+        @hypothesis.given(hypothesis.strategies.lists(hypothesis.strategies.text(), min_size=20))
+        @hypothesis.settings(max_examples=20, database=None)
+        def draw_texts(_: list[str]) -> None: ...
+
+        draw_texts()
 
 
 @pytest.hookimpl(wrapper=True)
