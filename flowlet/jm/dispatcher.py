@@ -19,7 +19,7 @@ import msgspec
 from flowlet.checkpoint.jobmanager.job_store import JobEnd, JobKeeper, RecoveredJob, Recovery
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.gates import gate_names
-from flowlet.jm.job_document import Document, job_document, job_overview_item
+from flowlet.jm.job_document import Document, describe_stuck, job_document, job_overview_item
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import SlotPool, needed_slots
@@ -315,7 +315,7 @@ class Dispatcher:
         shortage = [self._slots.describe_shortage(num_missing, waited_s)]
         if self._last_loss is not None:
             shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
-        shortage += [holder.describe_stuck() for holder in self.jobs.values() if holder.stuck]
+        shortage += [describe_stuck(holder) for holder in self.jobs.values() if holder.stuck]
         master.fail_scheduling("\n".join(shortage))
 
     def job_ended(self, master: JobMaster) -> None:

@@ -17,7 +17,7 @@ import base64
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Final, NewType
+from typing import TYPE_CHECKING, Final, NewType
 
 import msgspec
 
@@ -27,6 +27,9 @@ from flowlet.messages import control_messages as messages
 from flowlet.messages.job_messages import JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.late import dataclass
 from netstack.wire.offer_messages import GateIdentity, gate_token
+
+if TYPE_CHECKING:
+    from flowlet.jm.job_master import JobMaster
 
 # Bounded, because a gate may live for ever.  About 15 MB when full; not measured.
 MAX_REMEMBERED: Final = 65_536
@@ -302,3 +305,9 @@ def gate_document(
         "expires_ms": identity.expires_ms,
         "token": gate_token(secret, identity).hex(),
     }
+
+
+def gate_places(master: "JobMaster", gate: JobGate) -> list[Document]:
+    """Return the data addresses of the subtasks of a gate of a job that has been started."""
+    locations = [master.locations[each.attempt] for each in master.graph.executions_of(gate.vertex_id)]
+    return [{"host": each.data_host, "port": each.data_port} for each in locations]

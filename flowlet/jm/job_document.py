@@ -69,7 +69,7 @@ def job_document(master: "JobMaster", now_ms: int) -> Document:
         "vertices": [_vertex_document(master, vertex, now_ms) for vertex in master.job.vertices],
         "plan": _plan(master.job),
         "gates": master.gates.documents(),
-        "mark-waits-for": master.mark_waits_for,
+        "mark-waits-for": mark_waits_for(master),
         "failure": msgspec.to_builtins(graph.failure),
         "cancel-reason": graph.cancel_reason,
         "retained-checkpoint": master.checkpoints.retained_path(graph.status),
@@ -324,3 +324,22 @@ def _times(start_ms: int, end_ms: int, now_ms: int) -> Document:
     if start_ms == -1:
         return {"start-time": -1, "end-time": end_ms, "duration": -1}
     return {"start-time": start_ms, "end-time": end_ms, "duration": (now_ms if end_ms == -1 else end_ms) - start_ms}
+
+
+def mark_waits_for(master: "JobMaster") -> list[str]:
+    """List the tasks that have not passed the completion mark on its way."""
+    return [
+        f"{master.task_name(each)} (subtask {master.graph.executions[each].subtask})"
+        for each in master.gates.missing
+        if each in master.graph.executions  # else it is of a run that has ended
+    ]
+
+
+def describe_stuck(master: "JobMaster") -> str:
+    """Explain why a job still holds its slots."""
+    places = [
+        f"{master.task_name(attempt)!r} on {master.locations[attempt].tm_id} in\n{stuck.stack}"
+        for attempt, stuck in master.stuck.items()
+    ]
+    state = f"job {master.job.name!r} is {master.graph.status.name}"
+    return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"

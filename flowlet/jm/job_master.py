@@ -29,8 +29,8 @@ from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures, scheduler
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.gate_supervisor import GateSupervisor
-from flowlet.jm.gates import JobGate, gate_names
-from flowlet.jm.job_document import Document, counters_of
+from flowlet.jm.gates import gate_names
+from flowlet.jm.job_document import counters_of
 from flowlet.jm.scheduler import DeploymentPlan
 from flowlet.jm.source_coordinator import SourceCoordinator, WatermarkAnnouncer
 from flowlet.jm.submission import without_code
@@ -131,15 +131,6 @@ class JobMaster:
     def is_waiting(self) -> bool:
         """Whether tasks are still to be deployed."""
         return self.graph.status in (JobStatus.CREATED, JobStatus.RESTARTING)
-
-    @property
-    def mark_waits_for(self) -> list[str]:
-        """List the tasks that have not passed the completion mark on its way."""
-        return [
-            f"{self._task_name(each)} (subtask {self.graph.executions[each].subtask})"
-            for each in self.gates.missing
-            if each in self.graph.executions  # else it is of a run that has ended
-        ]
 
     def submission_kept(self, problem: str | None) -> None:
         """Begin the job, which the job store has; or fail it, if it has not: ``problem`` names the reason."""
@@ -269,7 +260,7 @@ class JobMaster:
         failure = message.failure
         location = self.locations[message.attempt]
         if failure is None:
-            name = self._task_name(message.attempt)
+            name = self.task_name(message.attempt)
             subtask = self.graph.executions[message.attempt].subtask
             failure = failures.unexplained(message.state, location, name, subtask, self.clock())
         if failure is not None and failure.suppresses_restarts:
@@ -296,15 +287,6 @@ class JobMaster:
         self.stuck[message.attempt] = message
         self._wake_waiters()
         return True
-
-    def describe_stuck(self) -> str:
-        """Explain why the job still holds its slots."""
-        places = [
-            f"{self._task_name(attempt)!r} on {self.locations[attempt].tm_id} in\n{stuck.stack}"
-            for attempt, stuck in self.stuck.items()
-        ]
-        state = f"job {self.job.name!r} is {self.graph.status.name}"
-        return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
 
     def _source_watermark_reported(self, message: messages.SourceWatermarkReported) -> bool:
         return self._alignment.report(self.graph.executions[message.attempt].key, message.timestamp)
@@ -372,11 +354,6 @@ class JobMaster:
             return True
         wanted = self.checkpoints.request()
         return await self.wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
-
-    def gate_places(self, gate: JobGate) -> list[Document]:
-        """Return the data addresses of the subtasks of a gate; call after ``start``."""
-        locations = [self.locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
-        return [{"host": each.data_host, "port": each.data_port} for each in locations]
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         """Wait for all tasks of a run to run, or the job to end; False if neither happened within ``timeout_s``."""
@@ -463,7 +440,8 @@ class JobMaster:
             return False
         return True
 
-    def _task_name(self, attempt: bytes) -> str:
+    def task_name(self, attempt: bytes) -> str:
+        """Return the name of the vertex of an attempt of the newest run."""
         vertex_id = self.graph.executions[attempt].vertex_id
         return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
 
@@ -544,7 +522,7 @@ class JobMaster:
             coordinator.close()  # an enumerator must not answer readers on a TaskManager that was just lost
         if state is ExecutionState.FINISHED:
             self.gates.task_finished(attempt)
-        name = self._task_name(attempt)
+        name = self.task_name(attempt)
         log.debug("task state changed", job=self.job_id, task=name, subtask=execution.subtask, state=state.value)
         self.checkpoints.task_state_changed(attempt, state)
 

@@ -22,7 +22,7 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.failures import cause_in_one_line
-from flowlet.jm.gates import JobGate, gate_document, gate_names
+from flowlet.jm.gates import JobGate, gate_document, gate_names, gate_places
 from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
@@ -295,7 +295,7 @@ class RestApi:
         if committed_job is not None:
             # With the address, before the producer connects: its first records must find it announced.
             gate.announce(committed_job[:MAX_JOB_NAME_BYTES])
-        places = master.gate_places(gate)
+        places = gate_places(master, gate)
         return json_response(gate_document(master.job, gate.gate, places, self.config.secret, self.clock()))
 
     async def finish_gate(self, request: Request) -> Response:
@@ -346,7 +346,7 @@ class RestApi:
             return Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {gate.gate.name!r} has ended: {_why_ended(master)}")
-        return json_response(master.gate_places(gate))
+        return json_response(gate_places(master, gate))
 
     async def producers_checkpoint(self, request: Request) -> Response:
         """Note that a producer waits for a checkpoint: 202, 404 the job is forgotten."""

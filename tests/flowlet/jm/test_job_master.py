@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
+from flowlet.jm.job_document import describe_stuck, mark_waits_for
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
@@ -276,7 +277,7 @@ async def test_who_waits_for_a_cancelled_job_is_told_which_task_does_not_end(mas
     assert await waiter
     assert not master.is_ended
     assert master.stuck == {source: stuck}
-    assert "'source' on tm-1 in\nin split" in master.describe_stuck()
+    assert "'source' on tm-1 in\nin split" in describe_stuck(master)
     report(master, source, ExecutionState.CANCELED)
     assert not master.stuck
     assert not await master.wait_for_result(0, failure_grace_s=PATIENCE_S)
@@ -296,7 +297,7 @@ async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(
     assert not master.handle("tm-2", messages.MarkRequested(source, 1))
     assert master.handle("tm-1", messages.MarkPassed(source, 1))
     assert recorder.marks == [messages.EmitMark(source, 1)]
-    assert master.mark_waits_for == ["sink (subtask 0)"]
+    assert mark_waits_for(master) == ["sink (subtask 0)"]
     assert master.handle("tm-1", messages.MarkPassed(sink, 1))
     assert recorder.marks == [messages.EmitMark(source, 1), messages.MarkCompleted(source, 1)]
 
