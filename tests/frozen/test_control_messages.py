@@ -26,7 +26,7 @@ def control_messages() -> Iterator[str]:
     forms = {cls.__name__: _form_of(cls) for cls in _classes()}
     digest = hashlib.sha256(repr(sorted(forms.items())).encode()).hexdigest()[:16]
     yield f"{PROTOCOL_VERSION} all  {digest}"
-    yield from (f"{PROTOCOL_VERSION} {name}  {form}" for name, form in forms.items())
+    yield from (f"{name}  {form}" for name, form in forms.items())
 
 
 def _classes() -> set[type]:
