@@ -200,6 +200,19 @@ def describe_fd(number: int, target: str) -> str:
         return f"{number}: {target}, {found.family.name}, {found.getsockname()!r} -> {peer!r}"
 
 
+def leads_to_the_jvm(number: int, target: str) -> bool:
+    """Whether a descriptor is a connection of py4j to the JVM of Spark, which lives as long as the tests of a worker: a
+    thread that collects an object of Java's says so on a connection of its own, in whatever test that is.
+    """
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    gateway = getattr(context, "_gateway", None)
+    if gateway is None or not target.startswith("socket:"):
+        return False
+    with socket.socket(fileno=os.dup(number)) as found, contextlib.suppress(OSError):  # it has no peer
+        return found.family == socket.AF_INET and found.getpeername()[1] == gateway.gateway_parameters.port
+    return False
+
+
 def live_threads() -> set[threading.Thread]:
     """Return the threads that run, but those of py4j: the JVM of Spark, which lives as long as the tests of a worker,
     connects at any time to say that it has collected an object.
@@ -343,7 +356,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
     assert not names, f"processes left behind (killed now): {names}"
     left_threads = left_behind(live_threads, threads)
     assert not left_threads, f"threads left behind: {sorted(thread.name for thread in left_threads)}"
-    left_fds = left_behind(open_fds, fds)
+    left_fds = {each for each in left_behind(open_fds, fds) if not leads_to_the_jvm(*each)}
     described = [describe_fd(*each) for each in sorted(left_fds)]
     assert not described, f"file descriptors left behind: {described}"
 

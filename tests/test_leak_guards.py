@@ -2,11 +2,14 @@
 
 import os
 import socket
+import sys
 import threading
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.conftest import describe_fd, live_threads, open_fds
+from tests.conftest import describe_fd, leads_to_the_jvm, live_threads, open_fds
 from tests.waiting import PATIENCE_S
 
 
@@ -34,6 +37,24 @@ def test_connections_of_the_jvm_are_no_threads_of_a_test(
     finally:
         connection.may_end.set()
         thread.join()
+
+
+@pytest.mark.parametrize("is_ours", [False, True], ids=["of the JVM's port", "of another port"])
+def test_a_connection_to_the_jvm_is_not_left_behind_by_a_test(
+    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
+) -> None:
+    """A thread that collects an object of Java's opens one, whenever that is."""
+    before = open_fds()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        pyspark: Any = ModuleType("pyspark")
+        parameters = SimpleNamespace(port=listener.getsockname()[1] + is_ours)
+        pyspark.SparkContext = SimpleNamespace(_gateway=SimpleNamespace(gateway_parameters=parameters))
+        monkeypatch.setitem(sys.modules, "pyspark", pyspark)
+        found = [each for each in sorted(open_fds() - before) if leads_to_the_jvm(*each)]
+
+        assert [describe_fd(*each).partition(" -> ")[2] for each in found] == (
+            [] if is_ours else [f"{listener.getsockname()}"]
+        )
 
 
 def test_a_socket_that_is_left_behind_is_described_by_its_addresses() -> None:
