@@ -336,7 +336,9 @@ def test_a_stop_with_drain_waits_no_longer_than_the_timeouts(cluster: MiniCluste
         timeout = Time.milliseconds(30)
         return AsyncDataStream.ordered_wait(numbers(env, 5), AskOrGiveUp(), timeout, CAPACITY, Types.LONG())
 
-    job = full(cluster, tmp_path, build)
+    # The calls may be over before the savepoint begins: the source's end waits for a checkpoint then.
+    options = {"execution.checkpointing.interval": "1 h"}
+    job = full(cluster, tmp_path, build, **options)
 
     job.stop_with_savepoint(True).result()
 
