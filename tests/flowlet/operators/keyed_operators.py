@@ -64,7 +64,7 @@ from flowlet.datastream.window import (
 # Records of a key, a number and a timestamp; watermarks.  A watermark is repeated behind a stop: a checkpoint has none.
 ITEMS: Final[list[Any]] = [
     *[("a", 1, 3), ("b", 2, 9), ("c", 7, 1), 5, ("a", 4, 12), ("d", 6, 8), ("e", 9, 14), ("f", 5, 7), ("g", 3, 11)],
-    *[5, ("b", 8, 16), ("a", 2, 17), ("h", 1, 6), ("c", 3, 4), 10, ("d", 5, 20), ("e", 7, 18), ("a", 6, 9)],
+    *[5, ("b", 8, 16), ("a", 2, 17), ("h", 1, 6), ("c", 3, 4), 10, ("d", 5, 20), ("e", 9, 18), ("a", 6, 9)],
     *[10, ("a", 5, 19), ("f", 2, 24), ("b", 9, 11), ("h", 8, 25), ("c", 4, 33), 20, ("d", 1, 26), ("i", 6, 41)],
 ]
 LATE: Final = [("c", 3, 4), ("a", 6, 9)]

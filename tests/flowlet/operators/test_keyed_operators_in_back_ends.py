@@ -37,6 +37,7 @@ from flowlet.datastream import (
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.errors import JobExecutionError
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.task import operator_services
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
@@ -258,6 +259,28 @@ def test_results_are_those_of_a_run_that_nothing_interrupts(
     assert num_before < len(STAGE.results)
     assert any(name.endswith(".sst") for name in files) == is_rocksdb, files
     assert STAGE.list_files() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("operator", [each for each in OPERATORS if each not in NUM_BY_CLOCK])
+def test_each_row_would_notice_that_its_state_is_lost(
+    cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch, operator: str, tmp_path: Path
+) -> None:
+    """Without its state a job that was killed has other results than one that nothing interrupts.  Operators that go by
+    the clock are left out: their source waits for the number of results, and would wait in vain.
+    """
+    set_stage(tmp_path / "whole", operator, kills=False)
+    run(cluster, operator, 1, {})
+    whole = sorted(STAGE.results)
+    set_stage(tmp_path, operator, kills=True)
+    monkeypatch.setattr(HeapKeyedStateBackend, "restore", lambda *_: None)
+
+    with pytest.raises(JobExecutionError, match=f"KilledError: at {max(CLOCK_BEHIND)}") as caught:
+        run(cluster, operator, FORMER_PARALLELISM, BACK_ENDS["heap"])
+    (checkpoint,) = re.findall(r"stays at (\S+);", str(caught.value))
+    run(cluster, operator, PARALLELISM, {**BACK_ENDS["heap"], "execution.state-recovery.path": checkpoint})
+
+    assert sorted(STAGE.results) != whole, "choose another case: its records have nothing to do with each other"
 
 
 class ShowFiles(Counts, KeyedProcessFunction):
