@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -21,52 +20,12 @@ from flowlet.graph.job_graph import JobGraph
 from flowlet.operators.process_operator import MapOperator
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.taskmanager_process import parse_memory_size
+from tests.cluster_commands import Command, Start
 from tests.flowlet.client.jobs import endless_shuffle, mapped, source, vertex
-from tests.forked_processes import ForkServer, fork_server, users_environment
+from tests.flowlet.client.programs import running
 from tests.waiting import PATIENCE_S, Stopwatch, spin_until
 
 STOP_S = 2.0
-Start = Callable[..., "Process"]
-
-
-class Process:
-    """A child whose lines are read; ended by its id at the end of the test."""
-
-    def __init__(self, module: str, arguments: list[str]) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=users_environment(),
-        )
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
-
-    def line(self) -> str:
-        assert self.popen.stdout is not None
-        return self.popen.stdout.readline().rstrip("\n")
-
-    def interrupt(self, number: int = signal.SIGINT) -> None:
-        os.kill(self.pid, number)
-
-    def result(self, timeout_s: float = PATIENCE_S) -> tuple[int, str, str]:
-        out, err = self.popen.communicate(timeout=timeout_s)
-        return self.popen.returncode, out, err
-
-    def end(self) -> None:
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.communicate()
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[ForkServer]:
-    with fork_server("flowlet.tm.command") as server:
-        yield server
 
 
 @pytest.fixture
@@ -74,27 +33,10 @@ def secret_file(tmp_path: Path) -> Path:
     return tmp_path / "secret"
 
 
-@pytest.fixture
-def start(secret_file: Path) -> Iterator[Start]:
-    processes: list[Process] = []
-
-    def begin(module: str, *arguments: str) -> Process:
-        processes.append(Process(module, [*arguments, "--secret-file", str(secret_file)]))
-        return processes[-1]
-
-    yield begin
-    for process in reversed(processes):
-        process.end()
-
-
-def port_of(ready_line: str) -> int:
-    return int(ready_line.rpartition(":")[2])
-
-
-def start_cluster(start: Start, num_task_managers: int = 1) -> tuple[int, list[Process]]:
-    jobmanager = start("flowlet.jm", "--port", "0", "--log-level", "error")
-    port = port_of(jobmanager.line())
-    task_managers = [start("flowlet.tm", "--jobmanager", f"127.0.0.1:{port}") for _ in range(num_task_managers)]
+def start_cluster(start: Start, *options: str, num_task_managers: int = 1) -> tuple[int, list[Command]]:
+    port = start("flowlet.jm", "--port", "0", "--log-level", "error").port()
+    jobmanager = ("--jobmanager", f"127.0.0.1:{port}")
+    task_managers = [start("flowlet.tm", *jobmanager, *options) for _ in range(num_task_managers)]
     for each in task_managers:
         assert "listening" in each.line()
     return port, task_managers
@@ -129,15 +71,12 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
         (("--jobmanager", "elsewhere"), "--jobmanager is 'elsewhere'"),
     ],
 )
-def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tuple[str, ...], named: str) -> None:
+def test_the_jobmanager_can_be_named_by_the_variable(start: Start, options: tuple[str, ...], named: str) -> None:
     """The variable names the JobManager, as for all other commands; the option precedes it."""
-    command = [sys.executable, "-m", "flowlet.tm", "--secret-file", str(tmp_path / "secret"), *options]
-    environment = {**users_environment(), "FLOWLET_JOBMANAGER": "nowhere"}
+    code, _, errors = start("flowlet.tm", *options, FLOWLET_JOBMANAGER="nowhere").result()
 
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
-    assert done.returncode == 2
-    assert f"{named}; it must be host:port" in done.stderr
+    assert code == 2
+    assert f"{named}; it must be host:port" in errors
 
 
 @pytest.mark.slow
@@ -161,12 +100,11 @@ def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tu
         ("", "--jobmanager"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_exit_code_2(
-    forked: ForkServer, tmp_path: Path, arguments: str, message: str
-) -> None:
+def test_a_wrong_option_is_one_line_and_exit_code_2(start: Start, arguments: str, message: str) -> None:
     """The last one is that no JobManager is named."""
     named = "" if arguments.startswith("--jobmanager") or not arguments else "--jobmanager 127.0.0.1:1 "
-    code, out, err = forked.run("flowlet.tm", *f"{named}{arguments}".split(), "--secret-file", str(tmp_path / "secret"))
+
+    code, out, err = start("flowlet.tm", *f"{named}{arguments}".split()).result()
 
     assert (code, out) == (2, "")
     assert message in err
@@ -174,15 +112,17 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.slow
-def test_the_ready_line_says_who_and_where(start: Start) -> None:
-    jobmanager = start("flowlet.jm", "--port", "0")
-    port = port_of(jobmanager.line())
+def test_the_ready_line_says_who_and_where(start: Start, secret_file: Path) -> None:
+    """Here the process is executed."""
+    port = start("flowlet.jm", "--port", "0").port()
+    arguments = ("--jobmanager", f"127.0.0.1:{port}", "--secret-file", str(secret_file), "--log-level", "error")
 
-    task_manager = start("flowlet.tm", "--jobmanager", f"127.0.0.1:{port}", "--log-level", "error")
+    with running("-m", "flowlet.tm", *arguments) as task_manager:
+        assert task_manager.process.stdout is not None
+        line = task_manager.process.stdout.readline()
 
-    line = task_manager.line()
     assert re.fullmatch(
-        rf"TaskManager tm-[0-9a-f]{{8}} listening on 127\.0\.0\.1:\d+, registered at 127\.0\.0\.1:{port}", line
+        rf"TaskManager tm-[0-9a-f]{{8}} listening on 127\.0\.0\.1:\d+, registered at 127\.0\.0\.1:{port}\n", line
     )
 
 
@@ -192,7 +132,7 @@ def test_a_signal_ends_an_idle_process_with_code_0(start: Start, number: int) ->
     _, (task_manager,) = start_cluster(start)
 
     with Stopwatch(task_manager.pid) as watch:
-        task_manager.interrupt(number)
+        task_manager.process.send_signal(number)
         code, out, err = task_manager.result()
 
     assert code == 0
@@ -204,10 +144,9 @@ def test_a_signal_ends_an_idle_process_with_code_0(start: Start, number: int) ->
 @pytest.mark.slow
 def test_a_signal_before_the_job_manager_is_there_ends_it_too(start: Start) -> None:
     task_manager = start("flowlet.tm", "--jobmanager", "127.0.0.1:1", "--log-format", "json")
-    assert task_manager.popen.stderr is not None
-    assert "no JobManager yet" in task_manager.popen.stderr.readline()
+    assert "no JobManager yet" in task_manager.stderr.readline()
 
-    task_manager.interrupt()
+    task_manager.process.send_signal(signal.SIGINT)
 
     assert task_manager.result()[0] == 0
 
@@ -221,7 +160,7 @@ def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manag
     wait_until_running(job)
 
     with Stopwatch(one.pid) as watch:
-        one.interrupt()
+        one.process.send_signal(signal.SIGINT)
         code, _, err = one.result()
     with pytest.raises(JobExecutionError, match=rf"TaskManager tm-\w+ \(127\.0\.0\.1:\d+, pid {one.pid}\) was lost"):
         job.wait(PATIENCE_S)
@@ -230,7 +169,7 @@ def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manag
     assert code == 0
     assert watch.seconds < STOP_S
     assert "leaving the hard way" not in err or watch.has_stalled
-    assert two.popen.poll() is None
+    assert two.is_running
 
 
 @pytest.mark.slow
@@ -251,7 +190,7 @@ def test_a_task_that_does_not_let_go_is_named_and_left(start: Start, secret_file
         assert reached.readline() == "here\n"
 
     with Stopwatch(task_manager.pid) as watch:
-        task_manager.interrupt()
+        task_manager.process.send_signal(signal.SIGINT)
         code, _, err = task_manager.result()
     job.close()
 
@@ -323,7 +262,7 @@ def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Sta
         job = execute(JobGraph("mapped", vertices=[head], edges=[]), RemoteTarget("127.0.0.1", port, secret_file))
         job.wait(PATIENCE_S)
         job.close()
-    task_manager.interrupt()
+    task_manager.process.send_signal(signal.SIGINT)
     code, out, err = task_manager.result()
 
     assert (code, out) == (0, "before\nafter\nchild\n")
@@ -336,8 +275,10 @@ def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Sta
 def test_a_job_that_forbids_its_own_connection_is_read_all_the_same(
     start: Start, secret_file: Path, tmp_path: Path
 ) -> None:
-    """The task ends only when its results were read, and the limit that it lowered keeps its reader from connecting."""
-    port, (task_manager,) = start_cluster(start)
+    """The task ends only when its results were read, and the limit that it lowered keeps its reader from connecting
+    until the next heartbeat.
+    """
+    port, (task_manager,) = start_cluster(start, "--heartbeat-interval-s", "0.2")
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
 
@@ -355,7 +296,7 @@ def test_a_job_that_forbids_its_own_connection_is_read_all_the_same(
         assert reached.read() == "here\n"
     results = list(job.collect(edge_id))
     job.close()
-    task_manager.interrupt()
+    task_manager.process.send_signal(signal.SIGINT)
 
     assert results == [1]
     assert "raised the limit of file descriptors from 10 to" in task_manager.result()[2]
