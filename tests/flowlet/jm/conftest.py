@@ -10,7 +10,10 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
+from tests.cluster_commands import cluster_starter, start
 from tests.flowlet.jm.scripted_task_manager import SECRET, ScriptedTaskManager
+
+__all__ = ["cluster_starter", "start"]
 
 Connect = Callable[..., Awaitable[ScriptedTaskManager]]
 
