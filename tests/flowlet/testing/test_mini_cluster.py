@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,20 +104,25 @@ def test_a_job_whose_end_fails_does_not_keep_the_cluster(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_jobs_that_were_closed_are_forgotten() -> None:
+def test_jobs_that_were_closed_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster that serves many tests must not keep the documents of all their jobs."""
+    jobs: weakref.WeakSet[RunningJob] = weakref.WeakSet()
+    num_made = 0
+    make = RunningJob.__init__
+
+    def made(job: RunningJob, *given: Any, **options: Any) -> None:
+        nonlocal num_made
+        num_made += 1
+        jobs.add(job)
+        make(job, *given, **options)
+
+    monkeypatch.setattr(RunningJob, "__init__", made)
     with MiniCluster(1) as cluster:
         env = cluster.environment()
-        before = weakref.WeakSet(running_jobs())
         for _ in range(3):
             env.from_collection([1]).map(lambda number: number)
             env.execute()
+        gc.collect()
 
-        kept = [job for job in running_jobs() if job not in before]
-
-    assert len(kept) <= 1, "the last one may stay until the next one comes"
-
-
-def running_jobs() -> list[RunningJob]:
-    gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, RunningJob)]
+        assert num_made == 3
+        assert len(jobs) <= 1, "the last one may stay until the next one comes"
