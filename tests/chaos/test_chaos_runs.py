@@ -3,13 +3,16 @@
 ``make chaos`` does many more.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.cluster import Process
 from tests.chaos.chaos_plan import FaultKind, RunPlan, plan_run
 from tests.chaos.chaos_series import Pace, run_series
+from tests.forked_processes import ClusterStarter, fork_server
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +28,18 @@ _TAKE_LONG = (
 KINDS = tuple(kind for kind in FaultKind if kind not in _TAKE_LONG)
 # Of two clusters, those four seeds of each whose plans have the most kinds between them.
 HALVES = {"first": (121, 123, 124, 125), "second": (4711, 4713, 4714, 4719)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes_are_forked(_jobs_run_as_users_run_them: None) -> Iterator[None]:
+    """Processes are forks of one that has imported their modules without the checks of tests; ``make chaos`` executes
+    them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NETSTACK_DEBUG", "0")
+        with fork_server("tests.cluster_modules") as server:
+            patch.setattr(Process, "starter", ClusterStarter(server))
+            yield
 
 
 def plan_of(seed: int, has_small_disk: bool = True) -> RunPlan:
