@@ -1,7 +1,6 @@
 """``bench check`` measures two revisions in turns, and says which figure is slower by its rule."""
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -10,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench import check, gauges
+from bench.__main__ import main
 from bench.check import MIN_RATIO, Comparison, compare
 from bench.gauges import GAUGES, Figure
 from bench.report import Result
 from tests.waiting import PATIENCE_S
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def measuring(
@@ -143,14 +141,11 @@ def test_the_verdict_has_the_worst_first() -> None:
     assert lines[2] == f"1 of 2 figures are slower (median ratio below {MIN_RATIO})"
 
 
-def test_an_unknown_revision_is_named() -> None:
-    command = [sys.executable, "-m", "bench", "check", "--against", "no-such-revision"]
+def test_an_unknown_revision_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "check", "--against", "no-such-revision"])
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 1
-    assert "--against: no revision 'no-such-revision' in" in done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.raises(SystemExit, match="--against: no revision 'no-such-revision' in"):
+        main()
 
 
 def test_the_gauges_are_those_that_the_rule_is_for() -> None:
@@ -159,15 +154,17 @@ def test_the_gauges_are_those_that_the_rule_is_for() -> None:
 
 
 @pytest.mark.slow
-def test_a_revision_is_cloned_and_measured(tmp_path: Path) -> None:
+def test_a_revision_is_cloned_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The clone measures its own flowlet (``measure`` looks), and each figure is an object."""
     objects = tmp_path / "objects"
-    command = [sys.executable, "-m", "bench", "check", "--against", "HEAD", "--quick", "--only", "transport"]
-    command += ["--pairs", "1", "--deciding-pairs", "1", "--json", str(objects)]
+    options = ["--against", "HEAD", "--quick", "--only", "transport", "--pairs", "1", "--deciding-pairs", "1"]
+    monkeypatch.setattr(sys, "argv", ["bench", "check", *options, "--json", str(objects)])
 
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    code = main()
 
-    assert done.returncode in (0, 1), done.stderr
+    assert code in (0, 1), capsys.readouterr().err
     found = [json.loads(line) for line in objects.read_text(encoding="utf-8").splitlines()]
     assert [each["name"] for each in found] == ["check transport job-1, GB/s", "check transport threads-100, GB/s"]
     assert all(each["unit"] == "x" and len(each["runs"]) == 1 for each in found)
