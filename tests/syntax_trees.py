@@ -25,6 +25,20 @@ def tree_of(text: str) -> ast.Module:
     return parse(text)
 
 
+@cache
+def nodes_of(text: str) -> list[ast.AST]:
+    """Return all nodes of ``tree_of(text)`` but the contexts of names, in no order; the list is kept, too."""
+    found: list[ast.AST] = [tree_of(text)]
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name)
+            if isinstance(value, list):
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                found.append(value)
+    return found
+
+
 def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield each node that can hold a statement, ``tree`` included: most nodes are expressions, which cannot."""
     waiting = [tree]

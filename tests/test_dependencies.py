@@ -1,7 +1,7 @@
 """The drawing of packages, on small made-up ones."""
 
 from tests.dependencies import diagram, package_imports
-from tests.test_layering import ROOT, Checker, sources_of
+from tests.test_layering import Checker, checker_of_product
 
 PURE = '"""Text.\n\nSide: pure.\n"""\n'
 
@@ -34,6 +34,4 @@ def test_packages_that_import_each_other_are_one_box() -> None:
 
 
 def test_our_own_packages_have_no_knot() -> None:
-    sources, packages = sources_of(ROOT)
-
-    assert not [line for line in diagram(package_imports(Checker(sources, packages))) if "knot" in line]
+    assert not [line for line in diagram(package_imports(checker_of_product())) if "knot" in line]

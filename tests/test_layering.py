@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ import pytest
 
 from tests.house.known import complaint
 from tests.house.rules import rules
-from tests.syntax_trees import tree_of
+from tests.syntax_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("netstack", "flowlet")
@@ -326,6 +327,12 @@ def _stub_of(path: Path) -> str:
     return "".join(f"{line}\n" for line in ("if TYPE_CHECKING:", *(f"    {line}" for line in lines))) if lines else ""
 
 
+@cache
+def checker_of_product() -> Checker:
+    """Return the checker of netstack and flowlet, made once in a process: nobody may change it."""
+    return Checker(*sources_of(ROOT))
+
+
 def complaints_about(packages: tuple[str, ...] = (), /, **sources: str) -> list[str]:
     """Return complaints about samples; ``a__b`` stands for the module ``a.b``."""
     return Checker({name.replace("__", "."): text for name, text in sources.items()}, frozenset(packages)).complaints()
@@ -340,7 +347,7 @@ SHARED = '"""A.\n\nSide: shared.  Any thread.\n"""\n'
 @pytest.mark.slow
 def test_the_packages_keep_the_import_rules() -> None:
     """No module of netstack or flowlet breaks one of the rules below."""
-    assert Checker(*sources_of(ROOT)).complaints() == []
+    assert checker_of_product().complaints() == []
 
 
 @pytest.mark.slow
@@ -350,10 +357,11 @@ def test_the_architecture_has_the_order_of_the_packages() -> None:
     order = page.partition("From the bottom, ")[2].partition("\n\n")[0]
     groups = [re.findall("`(\\w+)`", group) for group in order.split(";")]
     place = {f"flowlet.{name}": number for number, group in enumerate(groups) for name in group}
-    sources, packages = sources_of(ROOT)
+    checker = checker_of_product()
+    packages = {name for name, module in checker.modules.items() if module.is_package}
     pairs = {
         (package_of(importer), package_of(target))
-        for importer, targets in Checker(sources, packages).edges().items()
+        for importer, targets in checker.edges().items()
         for target in targets - packages
     }
 
@@ -386,7 +394,7 @@ RULES: Final = (
 def found() -> dict[str, set[str]]:
     """Return the places that break each rule of the house today."""
     sources, packages = sources_of(ROOT)
-    return {rule: set(find()) for rule, find in rules(sources, Checker(sources, packages).edges(), packages).items()}
+    return {rule: set(find()) for rule, find in rules(sources, checker_of_product().edges(), packages).items()}
 
 
 @pytest.mark.slow
@@ -546,11 +554,11 @@ def test_relative_imports_are_refused() -> None:
     assert complaints_about(flowlet__a=PURE + "from . import b\n") == ["flowlet.a:5 imports relatively"]
 
 
-def _lost_arguments(tree: ast.Module) -> Iterator[str]:
+def _lost_arguments(text: str) -> Iterator[str]:
     """Yield functions that take any arguments and make no use of them; functions of protocols and overloads have no
     body to do so.
     """
-    for node in ast.walk(tree):
+    for node in nodes_of(text):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or all(map(_says_nothing, node.body)):
             continue
         if node.args.vararg is node.args.kwarg is None:
@@ -575,11 +583,11 @@ def _says_nothing(statement: ast.stmt) -> bool:
     ],
 )
 def test_lost_arguments_are_named(text: str, lost: list[str]) -> None:
-    assert list(_lost_arguments(ast.parse(text))) == lost
+    assert list(_lost_arguments(text)) == lost
 
 
 def test_no_function_takes_arguments_that_it_loses() -> None:
     """No signature promises to pass arguments on, and loses them: type checkers and callers would believe it."""
     sources, _ = sources_of(ROOT)
 
-    assert [f"{name}: {lost}" for name, text in sources.items() for lost in _lost_arguments(tree_of(text))] == []
+    assert [f"{name}: {lost}" for name, text in sources.items() for lost in _lost_arguments(text)] == []

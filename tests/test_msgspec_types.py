@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.syntax_trees import tree_of
+from tests.syntax_trees import nodes_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 # Where a decoder is made later, and why nothing can go wrong.
@@ -23,16 +23,16 @@ KNOWN: Final = {
 }
 
 
-def _late_uses(tree: ast.Module) -> Iterator[ast.Call]:
+def _late_uses(text: str) -> Iterator[ast.Call]:
     """Yield calls that make msgspec learn a type: ``decode(..., type=...)`` and ``convert`` anywhere, ``Decoder(...)``
     in a function.
     """
-    for node in ast.walk(tree):
+    for node in nodes_of(text):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_typed = node.func.attr == "decode" and any(each.arg == "type" for each in node.keywords)
             if is_typed or (node.func.attr == "convert" and ast.unparse(node.func.value) == "msgspec"):
                 yield node
-    for function in ast.walk(tree):
+    for function in nodes_of(text):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for node in ast.walk(function):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) in (
@@ -50,7 +50,7 @@ def test_types_are_learned_while_modules_are_imported() -> None:
         for path in (ROOT / package).rglob("*.py")
         if str(path.relative_to(ROOT)) not in KNOWN
         if re.search(r"msgspec|\btype=", text := path.read_text(encoding="utf-8"))
-        for node in _late_uses(tree_of(text))
+        for node in _late_uses(text)
     }
 
     assert not found, "make a decoder where the module begins, or call converter_to() there: " + ", ".join(

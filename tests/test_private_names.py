@@ -8,18 +8,20 @@ mirrors its package.  What does so elsewhere is listed with its reason; the list
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Set
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.syntax_trees import parse, tree_of
+from tests.syntax_trees import nodes_of, parse
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-# A private name that is asked of something else than ``self``, or stands in a text.
-_PRIVATE: Final = re.compile(r"(?<!\bself\.)(?<!\bcls\.)\b_[a-zA-Z0-9]\w*")
+# A private name that is asked of something else than ``self``, or stands in a text; names that are imported.
+_PRIVATE: Final = re.compile(r"""(?:(?<!\bself)(?<!\bcls)\.|["'])(_[a-zA-Z0-9]\w*)""")
+_IMPORTED: Final = re.compile(r"\bimport\s+(\([^)]*\)|.*)")
+_NAME: Final = re.compile(r"\b_[a-zA-Z0-9]\w*")
 _OF_NAMED_TUPLES: Final = frozenset({"_asdict", "_fields", "_replace"})
 _SEAM: Final = "an interleaving or a state is forced for which no caller has a way"
 _SIM: Final = "the simulator stands in for the loop and the sockets, and looks behind every object after each step"
@@ -60,10 +62,10 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
 }
 
 
-def private_names_of(tree: ast.AST) -> set[str]:
+def private_names_of(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the private names that a module defines: functions, classes, variables, attributes of ``self``."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 found.add(name)
@@ -81,11 +83,11 @@ def private_names_of(tree: ast.AST) -> set[str]:
     return {name for name in found if name.startswith("_") and not name.startswith("__")}
 
 
-def uses_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def uses_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """The line and the name of each private name that is asked of something else than ``self``: read, patched or
     imported.
     """
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 pass
@@ -107,24 +109,25 @@ def packages_by_name() -> dict[str, set[str]]:
     found = defaultdict(set)
     for top in ("netstack", "flowlet"):
         for path in (ROOT / top).rglob("*.py"):
-            for name in private_names_of(tree_of(path.read_text(encoding="utf-8"))):
+            for name in private_names_of(nodes_of(path.read_text(encoding="utf-8"))):
                 found[name].add(path.parent.relative_to(ROOT).as_posix())
     return found
 
 
 def foreign_uses(
-    text: str, folder: str, packages: dict[str, set[str]], helpers: Set[str] = frozenset()
+    text: str, folder: str, packages: dict[str, set[str]], helpers: Callable[[], Set[str]] = frozenset
 ) -> list[tuple[int, str]]:
     """The uses, in a file of the folder ``folder`` below ``tests``, of what only other packages define; ``helpers``:
     names of doubles.
     """
-    if not any(folder not in packages.get(name, {folder}) for name in set(_PRIVATE.findall(text))):
+    names = {*_PRIVATE.findall(text), *_NAME.findall(" ".join(_IMPORTED.findall(text)))}
+    if not any(folder not in packages.get(name, {folder}) for name in names):
         return []  # as with most files, without a look at their trees
-    tree = parse(text)
-    own = private_names_of(tree) | helpers | _OF_NAMED_TUPLES
+    nodes = list(ast.walk(parse(text)))
+    own = private_names_of(nodes) | helpers() | _OF_NAMED_TUPLES
     return [
         (line, name)
-        for line, name in uses_of(tree)
+        for line, name in uses_of(nodes)
         if name in packages and name not in own and folder not in packages[name]
     ]
 
@@ -132,7 +135,8 @@ def foreign_uses(
 def helper_names(folder: Path) -> set[str]:
     """Return the private names that doubles and rigs of a folder of tests define for themselves."""
     helpers = [path for path in folder.glob("*.py") if not path.name.startswith("test_")]
-    return set().union(*(private_names_of(parse(path.read_text(encoding="utf-8"))) for path in helpers))
+    trees = [parse(path.read_text(encoding="utf-8")) for path in helpers]
+    return set().union(*(private_names_of(ast.walk(tree)) for tree in trees))
 
 
 @pytest.mark.slow
@@ -141,11 +145,11 @@ def test_private_names_are_used_in_their_own_package() -> None:
     the module.
     """
     packages = packages_by_name()
-    helpers = cache(helper_names)
+    helpers_of = cache(helper_names)
     complaints = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         file, folder = path.relative_to(ROOT).as_posix(), path.parent.relative_to(ROOT / "tests").as_posix()
-        found = foreign_uses(path.read_text(encoding="utf-8"), folder, packages, helpers(path.parent))
+        found = foreign_uses(path.read_text(encoding="utf-8"), folder, packages, partial(helpers_of, path.parent))
         if len(found) > KNOWN.get(file, (0, ""))[0]:
             complaints += [f"{file}:{line} uses {name} of {', '.join(sorted(packages[name]))}" for line, name in found]
 
@@ -176,6 +180,6 @@ def _own(): x.public, x._unknown
         (4, "_a"),
         (5, "_b"),
     ]
-    assert sorted(foreign_uses(without_own, "flowlet/task", packages, {"_a"})) == [(3, "_b"), (5, "_b")]
+    assert sorted(foreign_uses(without_own, "flowlet/task", packages, lambda: {"_a"})) == [(3, "_b"), (5, "_b")]
     assert sorted(foreign_uses(without_own, "flowlet/io", packages)) == [(3, "_b"), (5, "_b")]
     assert sorted(foreign_uses(text, "flowlet/task", packages)) == [(3, "_b"), (5, "_b")]

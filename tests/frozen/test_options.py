@@ -20,7 +20,7 @@ from flowlet.common import Configuration, IgnoredOptionWarning
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError
 from tests.frozen.frozen_list import FrozenList
-from tests.syntax_trees import tree_of
+from tests.syntax_trees import nodes_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PAGE: Final = ROOT / "docs" / "options.md"
@@ -52,7 +52,7 @@ def _variables() -> set[str]:
     """Return the environment variables that the product's text names."""
     paths = [path for top in ("flowlet", "netstack") for path in (ROOT / top).rglob("*.py")]
     texts = [text for path in paths if "FLOWLET_" in (text := path.read_text(encoding="utf-8"))]
-    constants = [node.value for text in texts for node in ast.walk(tree_of(text)) if isinstance(node, ast.Constant)]
+    constants = [node.value for text in texts for node in nodes_of(text) if isinstance(node, ast.Constant)]
     return {each for each in constants if isinstance(each, str) and _VARIABLE.fullmatch(each)}
 
 
