@@ -25,7 +25,7 @@ def spin_until(condition: Callable[[], object], what: str = "the condition") -> 
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"{what} never came true"
-        time.sleep(0)
+        time.sleep(0.001)
 
 
 def all_run(job: JobClient) -> bool:
