@@ -465,32 +465,35 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
 
 
 def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than both sides' buffers is under way; the warning names the gate; afterwards everything comes out."""
+    """No more than both sides' buffers, 2 MB, is under way; the warning names the gate; afterwards everything comes
+    out.
+    """
     monkeypatch.setattr(stall, "WARN_AFTER_S", 0.05)
     monkeypatch.setattr(runtime, "_CHECK_INTERVAL_S", 0.01)
     env = cluster.environment()
-    gate = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG())
-    stream = gate.map(lambda number: hold("stalled", number))
+    gate = env.from_remote_gate("clicks", producers=1, type_info=Types.STRING())
+    stream = gate.map(lambda text: hold("stalled", text))
+    records = ["x" * 1000] * 40
     num_written = 0
 
     def write() -> None:
         nonlocal num_written
         with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
-            for start in range(0, 1_500_000, 10_000):
-                writer.write_records(list(range(start, start + 10_000)))
-                num_written += 10_000
+            for _ in range(150):
+                writer.write_records(records)
+                num_written += len(records)
             writer.finish(PATIENCE_S)
 
     with structlog.testing.capture_logs() as logs, ThreadPoolExecutor(1) as pool, collecting(stream) as results:
         writing = pool.submit(write)
         assert reached["stalled"].wait(PATIENCE_S)
         spin_until(lambda: bool(warnings_in(logs)))
-        assert num_written < 1_000_000  # 4 bytes each; half of them are measured
+        assert num_written < 4_000  # half of them are measured
         released["stalled"].set()
         received = sum(1 for _ in results)
         writing.result(PATIENCE_S)
 
-    assert received == num_written == 1_500_000
+    assert received == num_written == 6_000
     assert "'clicks'" in warnings_in(logs)[0]["waits_for"]
 
 
