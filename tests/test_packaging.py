@@ -9,16 +9,13 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 import zipfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.syntax_trees import statements_of, tree_of
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,8 +33,6 @@ TOP_LEVEL = {
     "LICENSE",
     "docs",
 }
-NEWER_STDLIB = {"compression"}  # of Python 3.14, imported there alone
-TYPE_CHECKERS = {"typing_extensions"}  # imported for type checkers alone, which bring it
 JOB = """
 import flowlet, netstack
 from flowlet.datastream import StreamExecutionEnvironment
@@ -137,27 +132,6 @@ def test_the_wheel_holds_the_packages_the_licence_and_the_type_markers_and_nothi
         assert sources - {"flowlet/spark/discovery/pyspark_flowlet.py"} <= set(names), (
             "that one lies beside the packages"
         )
-
-
-def test_every_third_party_import_is_a_declared_dependency() -> None:
-    """Every import of the packages is in ``dependencies`` (for spark, rocksdb and postgres in an extra), and each
-    dependency is imported.
-    """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[^A-Za-z0-9_-]", line)[0].lower() for line in project["dependencies"]}
-    distributions = metadata.packages_distributions()
-    imported = set()
-    for path in [*(ROOT / "flowlet").rglob("*.py"), *(ROOT / "netstack").rglob("*.py")]:
-        if {"spark", "rocksdb", "database_driver.py"} & set(path.relative_to(ROOT).parts):
-            continue
-        for node in statements_of(tree_of(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            imported |= {name.split(".")[0] for name in names}
-
-    third_party = imported - set(sys.stdlib_module_names) - NEWER_STDLIB - TYPE_CHECKERS - {"flowlet", "netstack"}
-
-    assert {distributions[name][0].lower() for name in third_party} == declared
 
 
 def test_the_top_level_holds_what_it_should() -> None:
