@@ -88,4 +88,4 @@ def test_versions_of_loaded_packages_are_known_and_those_of_other_folders_are_no
     helper.__file__ = str(tmp_path / "helper.py")
 
     assert loaded_versions({"msgspec": msgspec})["msgspec"] == metadata.version("msgspec")
-    assert "msgspec" not in loaded_versions({"msgspec": helper})
+    assert "msgspec" not in loaded_versions({"msgspec": helper}, [metadata.distribution("msgspec")])
