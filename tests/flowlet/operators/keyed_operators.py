@@ -330,6 +330,9 @@ class Lists(CoGroupFunction):
 # -- the rows
 
 
+Rows = dict[str, Callable[["Streams"], DataStream]]
+
+
 def ms(number: int) -> Time:
     return Time.milliseconds(number)
 
@@ -426,7 +429,7 @@ def late_columns_too(streams: Streams) -> DataStream:
     return shown.to_records().union(shown.get_side_output(late))
 
 
-OPERATORS: Final[dict[str, Callable[[Streams], DataStream]]] = {
+_RUNNING: Final[Rows] = {
     "sum": lambda streams: streams.keyed.sum(1),
     "count": lambda streams: streams.keyed.count(),
     "min": lambda streams: streams.keyed.min(1),
@@ -435,6 +438,8 @@ OPERATORS: Final[dict[str, Callable[[Streams], DataStream]]] = {
     "max_by": lambda streams: streams.keyed.max_by(1),
     "reduce": lambda streams: streams.keyed.reduce(add),
     "reduce with state": lambda streams: streams.keyed.reduce(CountReduce()),
+}
+_FUNCTIONS: Final[Rows] = {
     "value": lambda streams: streams.keyed.process(Show("value")),
     "list": lambda streams: streams.keyed.process(Show("list")),
     "map": lambda streams: streams.keyed.process(Show("map")),
@@ -448,6 +453,8 @@ OPERATORS: Final[dict[str, Callable[[Streams], DataStream]]] = {
     "connected process": lambda streams: streams.connected.process(CountBothProcess()),
     "broadcast": by_rules,
     "timers": lambda streams: streams.keyed.process(Alarm()),
+}
+_WINDOWS: Final[Rows] = {
     "tumbling reduce": lambda streams: streams.keyed.window(TUMBLING).reduce(add),
     "tumbling aggregate": lambda streams: streams.keyed.window(TUMBLING).aggregate(Numbers()),
     "tumbling apply": lambda streams: streams.keyed.window(TUMBLING).apply(Apply()),
@@ -468,9 +475,13 @@ OPERATORS: Final[dict[str, Callable[[Streams], DataStream]]] = {
     ),
     "evictor": lambda streams: streams.keyed.window(WIDE).evictor(TimeEvictor.of(ms(5))).apply(Apply()),
     "window of all": lambda streams: streams.records.window_all(TUMBLING).apply(Apply()),
+}
+_JOINS: Final[Rows] = {
     "interval join": interval_join,
     "window join": window_join,
     "co-group": co_group,
+}
+_COLUMNS: Final[Rows] = {
     "column sum": lambda streams: streams.columns.key_by("k").sum("n").to_records(),
     "column max_by": lambda streams: streams.columns.key_by("k").max_by("n").to_records(),
     "column count": lambda streams: streams.columns.key_by("k").count().to_records(),
@@ -480,9 +491,21 @@ OPERATORS: Final[dict[str, Callable[[Streams], DataStream]]] = {
     "column lateness": late_columns_too,
     "column window of all": lambda streams: streams.columns.window_all(TUMBLING).agg(total=("n", "sum")).to_records(),
     "column join": column_join,
+}
+_BY_CLOCK: Final[Rows] = {
     "timers of the clock": lambda streams: streams.keyed.process(ClockAlarm()),
     "windows of the clock": lambda streams: streams.keyed.window(BY_CLOCK).reduce(add),
     "column windows of the clock": partial(column_windows, assigner=BY_CLOCK),
 }
+# Those of one job, by its name.
+JOBS: Final[dict[str, Rows]] = {
+    "running results": _RUNNING,
+    "functions": _FUNCTIONS,
+    "windows": _WINDOWS,
+    "joins": _JOINS,
+    "columns": _COLUMNS,
+    "by the clock": _BY_CLOCK,
+}
+OPERATORS: Final[Rows] = {name: make for rows in JOBS.values() for name, make in rows.items()}
 # How many results the clock brings; the end of the input would bring none of them.
 NUM_BY_CLOCK: Final = {"timers of the clock": 22, "windows of the clock": 20, "column windows of the clock": 20}

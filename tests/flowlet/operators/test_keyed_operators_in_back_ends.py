@@ -1,10 +1,11 @@
 """Every operator that keeps state by key, in every state back end: killed and restored, and restored with another
 parallelism, its results are those of a run that nothing interrupts.
 
-``OPERATORS`` has the rows, ``BACK_ENDS`` the columns.  All rows read one literal input, from a source that stops twice
-until a checkpoint holds all that it has emitted, and then sets the clock of all tasks.  A row runs to its end first,
-and then once more in each column: at the first stop the source fails, and the job starts again from its checkpoint; at
-the second stop it fails for good, and another job goes on from the checkpoint with more subtasks.
+``JOBS`` has the rows, ``BACK_ENDS`` the columns.  All operators read one literal input, from a source that stops twice
+until a checkpoint holds all that it has emitted, and then sets the clock of all tasks.  Those of a job share its
+source.  A job runs to its end first, and then once more in each column: at the first stop the source fails, and the job
+starts again from its checkpoint; at the second stop it fails for good, and another job goes on from the checkpoint with
+more subtasks.
 
 Side:   any.
 Units:  milliseconds.
@@ -14,7 +15,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,7 +43,7 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.task import operator_services
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from tests.flowlet.operators.keyed_operators import ITEMS, NUM_BY_CLOCK, OPERATORS, TRIPLE, Counts, Streams
+from tests.flowlet.operators.keyed_operators import ITEMS, JOBS, NUM_BY_CLOCK, TRIPLE, Counts, Streams
 from tests.waiting import PATIENCE_S
 
 pytest.importorskip("rocksdict")
@@ -57,6 +59,7 @@ BACK_ENDS: Final[dict[str, dict[str, str]]] = {
     "rocksdb": {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"},
     "rocksdb-full": {"state.backend.type": "rocksdb"},
 }
+OF_ALL: Final = {"window of all", "column window of all"}  # one subtask has all their records
 
 
 # -- the source, the sink, and what they meet the test in
@@ -69,19 +72,19 @@ class Stage:
     Args:
         folder: of checkpoints and databases.
         kills: whether the source fails at its stops.
-        num_by_clock: how many results the source waits for at its end, while the clock goes on by itself: a clock that
-            stands fires one timer of a task and leaves the next one for a millisecond later.
+        num_by_clock: how many results of an operator the source waits for at its end, while the clock goes on by
+            itself: a clock that stands fires one timer of a task and leaves the next one for a millisecond later.
     """
 
     folder: Path
     kills: bool
-    num_by_clock: int = 0
+    num_by_clock: dict[str, int]
     changed: threading.Condition = field(default_factory=threading.Condition)
     clock_ms: int = 0
     stops: set[int] = field(default_factory=set)  # those that are over
     passed: dict[int, Any] = field(default_factory=dict)  # by checkpoint: the last record in front of it
-    files: list[str] = field(default_factory=list)  # of RocksDB, at the last stop
-    results: list[str] = field(default_factory=list)
+    num_in_files: int = 0  # databases that have rows in files, at the last stop
+    results: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # by operator
     moving_since_ns: int | None = None
 
     def now_ns(self) -> int:
@@ -95,13 +98,25 @@ class Stage:
     def list_files(self) -> list[str]:
         return [name for _, _, names in os.walk(self.databases) for name in names]
 
+    def count_databases(self) -> int:
+        """Return how many there are with rows in files."""
+        folders = {path: names for path, _, names in os.walk(self.databases) if Path(path).name == "db"}
+        return sum(any(name.endswith(".sst") for name in names) for names in folders.values())
+
+    def is_over(self) -> bool:
+        """Whether the clock has brought all results."""
+        return all(len(self.results[operator]) >= num for operator, num in self.num_by_clock.items())
+
+    def sorted_results(self) -> dict[str, list[str]]:
+        return {operator: sorted(results) for operator, results in self.results.items()}
+
 
 STAGE: Stage
 
 
-def set_stage(folder: Path, operator: str, *, kills: bool) -> None:
+def set_stage(folder: Path, operators: Iterable[str], *, kills: bool) -> None:
     global STAGE
-    STAGE = Stage(folder, kills, NUM_BY_CLOCK.get(operator, 0))
+    STAGE = Stage(folder, kills, {each: NUM_BY_CLOCK[each] for each in operators if each in NUM_BY_CLOCK})
 
 
 class KilledError(Exception):
@@ -151,13 +166,13 @@ class Feed(SourceFunction, CheckpointedFunction, CheckpointListener):
         if STAGE.num_by_clock:
             self.wait_until(lambda: self.last_stored == ITEMS[-1])  # all records are with the operator
             STAGE.moving_since_ns = time.monotonic_ns()
-            self.wait_until(lambda: len(STAGE.results) >= STAGE.num_by_clock)
+            self.wait_until(lambda: STAGE.is_over())
 
     def stop(self) -> None:
         self.wait_until(lambda: self.last_stored == ITEMS[self.next - 1])
         if self.is_cancelled:
             return
-        STAGE.files = STAGE.list_files()
+        STAGE.num_in_files = STAGE.count_databases()
         STAGE.stops.add(self.next)
         if STAGE.kills:
             raise KilledError(f"at {self.next}")
@@ -179,9 +194,12 @@ class Pass(MapFunction, CheckpointedFunction):
 
 
 class Keep(MapFunction):
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+
     def map(self, value: Any) -> Any:
         with STAGE.changed:
-            STAGE.results.append(repr(value))
+            STAGE.results[self.operator].append(repr(value))
             STAGE.changed.notify_all()
         return value
 
@@ -207,12 +225,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted() -> dict[str, list[str]]:
-    """The results of each operator, once it has run to its end."""
+def uninterrupted() -> dict[str, dict[str, list[str]]]:
+    """The results of each operator of a job, once that has run to its end."""
     return {}
 
 
-def run(cluster: MiniCluster, operator: str, parallelism: int, options: dict[str, str]) -> None:
+def run(cluster: MiniCluster, job: str, parallelism: int, options: dict[str, str]) -> None:
     settings = {
         "execution.checkpointing.dir": str(STAGE.folder / "checkpoints"),
         "execution.checkpointing.interval": "25 ms",
@@ -227,37 +245,39 @@ def run(cluster: MiniCluster, operator: str, parallelism: int, options: dict[str
     env.configure(Configuration.from_dict(settings))
     source = env.add_source(Feed(), type_info=TRIPLE).set_parallelism(1)
     records = source.map(Pass(), output_type=TRIPLE).set_parallelism(1)
-    OPERATORS[operator](Streams(records)).map(Keep()).sink_to(DiscardingSink())
-    env.execute(operator)
+    for operator, make in JOBS[job].items():
+        make(Streams(records)).map(Keep(operator)).sink_to(DiscardingSink())
+    env.execute(job)
 
 
 @pytest.mark.parametrize("back_end", ["heap", "rocksdb", pytest.param("rocksdb-full", marks=pytest.mark.long)])
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("job", JOBS)
 def test_results_are_those_of_a_run_that_nothing_interrupts(
-    cluster: MiniCluster, uninterrupted: dict[str, list[str]], operator: str, back_end: str, tmp_path: Path
+    cluster: MiniCluster, uninterrupted: dict[str, dict[str, list[str]]], job: str, back_end: str, tmp_path: Path
 ) -> None:
     """A job that was killed, and another one that goes on from its checkpoint with another parallelism, give each
-    result once; its state is in files of RocksDB exactly where RocksDB keeps it.
+    result of each operator once; its state is in files of RocksDB exactly where RocksDB keeps it.
     """
-    if operator not in uninterrupted:
-        set_stage(tmp_path / "whole", operator, kills=False)
-        run(cluster, operator, 1, {})
-        uninterrupted[operator] = sorted(STAGE.results)
-    set_stage(tmp_path, operator, kills=True)
+    if job not in uninterrupted:
+        set_stage(tmp_path / "whole", JOBS[job], kills=False)
+        run(cluster, job, 1, {})
+        uninterrupted[job] = STAGE.sorted_results()
+    set_stage(tmp_path, JOBS[job], kills=True)
     options = dict(BACK_ENDS[back_end])
     is_rocksdb = back_end != "heap"
     if is_rocksdb:
         options["state.backend.rocksdb.localdir"] = str(STAGE.databases)
 
     with pytest.raises(JobExecutionError, match=f"KilledError: at {max(CLOCK_BEHIND)}") as caught:
-        run(cluster, operator, FORMER_PARALLELISM, options)
+        run(cluster, job, FORMER_PARALLELISM, options)
     (checkpoint,) = re.findall(r"stays at (\S+);", str(caught.value))
-    files, num_before = STAGE.files, len(STAGE.results)
-    run(cluster, operator, PARALLELISM, {**options, "execution.state-recovery.path": checkpoint})
+    num_before = {operator: len(results) for operator, results in STAGE.results.items()}
+    run(cluster, job, PARALLELISM, {**options, "execution.state-recovery.path": checkpoint})
 
-    assert sorted(STAGE.results) == uninterrupted[operator]
-    assert num_before < len(STAGE.results)
-    assert any(name.endswith(".sst") for name in files) == is_rocksdb, files
+    assert STAGE.sorted_results() == uninterrupted[job]
+    assert uninterrupted[job].keys() == JOBS[job].keys()
+    assert [each for each in JOBS[job] if num_before.get(each, 0) == len(STAGE.results[each])] == []
+    assert STAGE.num_in_files == is_rocksdb * sum(1 if each in OF_ALL else FORMER_PARALLELISM for each in JOBS[job])
     assert STAGE.list_files() == []
 
 
@@ -292,13 +312,13 @@ class ShowFiles(Counts, KeyedProcessFunction):
 
 def test_batch_mode_keeps_state_on_the_heap(cluster: MiniCluster, tmp_path: Path) -> None:
     """Inputs are sorted by key, so that there is the state of one key at a time."""
-    set_stage(tmp_path, "", kills=False)
+    set_stage(tmp_path, [], kills=False)
     env = cluster.environment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     settings = {"state.backend.type": "rocksdb", "state.backend.rocksdb.localdir": str(STAGE.databases)}
     env.configure(Configuration.from_dict(settings))
 
     records = env.from_collection([("a", 1, 1), ("b", 2, 2), ("a", 3, 3)], TRIPLE)
-    Streams(records).keyed.process(ShowFiles()).map(Keep()).sink_to(DiscardingSink())
+    Streams(records).keyed.process(ShowFiles()).map(Keep("")).sink_to(DiscardingSink())
     env.execute()
 
-    assert sorted(STAGE.results) == ["('a', 1, 1, [])", "('a', 2, 2, [])", "('b', 1, 1, [])"]
+    assert sorted(STAGE.results[""]) == ["('a', 1, 1, [])", "('a', 2, 2, [])", "('b', 1, 1, [])"]
