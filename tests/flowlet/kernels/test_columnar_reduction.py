@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,6 @@ def chunks_of(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("records", "key", "position"),
     [(PAIRS, 0, 1), (st.tuples(TEXTS, FLOATS), 0, 1), (TRIPLES, 1, 2), (TRIPLES, 1, -1), (FLOAT_KEYS, 0, 1)],
@@ -79,14 +78,24 @@ def chunks_of(records: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[An
 @settings(max_examples=40)
 @given(data=st.data())
 def test_results_are_those_of_a_loop_over_records(
-    records: st.SearchStrategy[Any], key: int, position: int, method: str, is_batch: bool, data: st.DataObject
+    records: st.SearchStrategy[Any], key: int, position: int, data: st.DataObject
+) -> None:
+    """One result per row, or one per key and chunk; of each method."""
+    chunks = [(chunk, columns(chunk)) for chunk in data.draw(chunks_of(records))]
+
+    for method, is_batch in product(METHODS, (False, True)):
+        check_results(chunks, key, position, method, is_batch=is_batch)
+
+
+def check_results(
+    chunks: list[tuple[list[Any], Columns]], key: int, position: int, method: str, *, is_batch: bool
 ) -> None:
     """A chunk that a reduction refuses, for a reason, leaves the state of the chunks before it."""
     reduction, state = ColumnarReduction(Aggregation(method, position)), dict[Any, Any]()
     reduce, key_of = function_of(method, position), lambda record: record[key]
 
-    for chunk in data.draw(chunks_of(records)):
-        table, before = columns(chunk), dict(state)
+    for chunk, table in chunks:
+        before = dict(state)
         running = loop(chunk, key_of, reduce, state)
         if is_batch:
             done = reduction.advance_batch(table, table.fields[key])
@@ -215,26 +224,22 @@ def test_what_is_refused_changes_nothing(others: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
 @given(chunks=chunks_of(PAIRS), rest=chunks_of(PAIRS))
 @settings(max_examples=30)
-def test_a_reduction_goes_on_from_results(method: str, chunks: list[list[Any]], rest: list[list[Any]]) -> None:
-    reduction, restored = ColumnarReduction(Aggregation(method, 1)), ColumnarReduction(Aggregation(method, 1))
-    for chunk in chunks:
-        table = columns(chunk)
-        if reduction.advance(table, table.fields[0]) is None:
-            return
-    results = reduction.columns()
+def test_a_reduction_goes_on_from_results(chunks: list[list[Any]], rest: list[list[Any]]) -> None:
+    former, later = list(map(columns, chunks)), list(map(columns, rest))
 
-    if results is not None:
-        assert restored.load(reduction.keys(), results)
-
-    for chunk in rest:
-        table = columns(chunk)
-        found, expected = restored.advance(table, table.fields[0]), reduction.advance(table, table.fields[0])
-        assert (None if found is None else found.to_list()) == (None if expected is None else expected.to_list())
-        if found is None:
-            return
+    for method in METHODS:
+        reduction, restored = ColumnarReduction(Aggregation(method, 1)), ColumnarReduction(Aggregation(method, 1))
+        if any(reduction.advance(table, table.fields[0]) is None for table in former):
+            continue
+        results = reduction.columns()
+        assert results is None or restored.load(reduction.keys(), results)
+        for table in later:
+            found, expected = restored.advance(table, table.fields[0]), reduction.advance(table, table.fields[0])
+            assert (None if found is None else found.to_list()) == (None if expected is None else expected.to_list())
+            if found is None:
+                break
 
 
 NULLABLE = st.lists(
@@ -242,35 +247,38 @@ NULLABLE = st.lists(
 )
 
 
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {"sum": operator.add, "min": min, "max": max}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.timestamp("ms"), pa.date32()], ids=str)
-@pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
-@pytest.mark.parametrize("method", ["sum", "min", "max"])
 @given(chunks=NULLABLE)
 @settings(max_examples=30)
-def test_nulls_are_skipped_where_that_is_wanted(
-    method: str, is_batch: bool, kind: Any, chunks: list[list[Any]]
-) -> None:
+def test_nulls_are_skipped_where_that_is_wanted(chunks: list[list[Any]]) -> None:
     """A missing key is one more key; a result is null until there is a value."""
-    reduction = ColumnarReduction(Aggregation(method, "v", skips_nulls=True))
-    combines: dict[str, Callable[[Any, Any], Any]] = {
-        "sum": operator.add,
-        "min": min,
-        "max": max,
-    }
-    combine = combines[method]
+    keys = [ArrowColumn(pa.array([key for key, _ in chunk], pa.string())) for chunk in chunks]
+
+    for kind, is_batch, method in product(
+        [pa.int32(), pa.float64(), pa.timestamp("ms"), pa.date32()], (False, True), COMBINE
+    ):
+        values = [ArrowColumn(pa.array([value for _, value in chunk], kind)) for chunk in chunks]
+        tables = [
+            Columns(len(chunk), tuple(fields), Shape.ROW, ("k", "v"))
+            for chunk, *fields in zip(chunks, keys, values, strict=True)
+        ]
+        check_nulls(chunks, tables, method, kind, is_batch=is_batch)
+
+
+def check_nulls(chunks: list[list[Any]], tables: list[Columns], method: str, kind: Any, *, is_batch: bool) -> None:
+    reduction, combine = ColumnarReduction(Aggregation(method, "v", skips_nulls=True)), COMBINE[method]
     state: dict[Any, Any] = {}
 
-    for chunk in chunks:
-        keys, values = (list(field) for field in zip(*chunk, strict=True))
-        fields = (ArrowColumn(pa.array(keys, pa.string())), ArrowColumn(pa.array(values, kind)))
-        table = Columns(len(chunk), fields, Shape.ROW, ("k", "v"))
+    for chunk, table in zip(chunks, tables, strict=True):
         running = []
         for key, value in chunk:
             so_far = state.get(key)
             state[key] = value if so_far is None else so_far if value is None else combine(so_far, value)
             running.append((key, state[key]))
-        done = reduction.advance_batch(table, fields[0]) if is_batch else reduction.advance(table, fields[0])
+        done = (reduction.advance_batch if is_batch else reduction.advance)(table, table.fields[0])
 
         if method == "sum" and kind in (pa.timestamp("ms"), pa.date32()):
             assert done is None
