@@ -3,6 +3,8 @@
 import datetime
 import math
 import weakref
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,7 @@ def expected(chunks: list[list[Any]]) -> tuple[list[list[int]], list[Any]]:
     return found, list(slots)
 
 
-def check(index: KeyIndex, columns: list[Column], chunks: list[list[Any]]) -> None:
+def check(index: KeyIndex, columns: Sequence[Column], chunks: list[list[Any]]) -> None:
     found = []
     for column in columns:
         slots = index.slots(column)
@@ -55,54 +57,50 @@ def chunks_of(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [column_of, ListColumn], ids=["as inspected", "as a list"])
 @pytest.mark.parametrize(
     "keys", [INTS, FLOATS, TEXTS, st.booleans(), st.binary(max_size=2), st.tuples(TEXTS, INTS | st.none())]
 )
 @given(data=st.data())
-def test_keys_of_one_type(make: Any, keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
+def test_keys_of_one_type(keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    """In columns as they are inspected, and in lists."""
     chunks = data.draw(chunks_of(keys))
 
-    check(KeyIndex(), [make(chunk) for chunk in chunks], chunks)
+    check(KeyIndex(), [column_of(chunk) for chunk in chunks], chunks)
+    check(KeyIndex(), [ListColumn(chunk) for chunk in chunks], chunks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("keys", "kind"),
+    ("keys", "kinds"),
     [
-        (INTS, pa.int64()),
-        (st.integers(-3, 3), pa.int8()),
-        (st.integers(0, 3), pa.uint64()),
-        (FLOATS, pa.float64()),
-        (TEXTS, pa.string()),
-        (TEXTS, pa.large_string()),
-        (TEXTS, pa.dictionary(pa.int8(), pa.string())),
-        (st.binary(max_size=2), pa.binary()),
-        (st.booleans(), pa.bool_()),
+        (INTS, [pa.int64()]),
+        (st.integers(-3, 3), [pa.int8()]),
+        (st.integers(0, 3), [pa.uint64()]),
+        (FLOATS, [pa.float64()]),
+        (TEXTS, [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]),
+        (st.binary(max_size=2), [pa.binary()]),
+        (st.booleans(), [pa.bool_()]),
     ],
-    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+    ids=["int64", "int8", "uint64", "float64", "texts", "binary", "bool"],
 )
 @given(data=st.data())
-def test_arrow_columns_with_nulls(keys: st.SearchStrategy[Any], kind: Any, data: st.DataObject) -> None:
+def test_arrow_columns_with_nulls(keys: st.SearchStrategy[Any], kinds: list[Any], data: st.DataObject) -> None:
     """Null is one more key, in the order of first sight like the others."""
     chunks = data.draw(chunks_of(keys | st.none()))
 
-    for allows_null in (False, True):
+    for kind, allows_null in product(kinds, (False, True)):
         check(KeyIndex(allows_null=allows_null), [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks], chunks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ms", "UTC"), pa.timestamp("us")], ids=str)
 @given(chunks=chunks_of(st.integers(-5, 5) | st.none()))
-def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, chunks: list[list[int | None]]) -> None:
-    step = {"s": 1_000_000, "ms": 1_000, "us": 1}[kind.unit]
-    columns: list[Column] = [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks]
-
-    check(
-        KeyIndex(allows_null=True),
-        columns,
-        [[None if key is None else key * step for key in chunk] for chunk in chunks],
-    )
+def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(chunks: list[list[int | None]]) -> None:
+    for kind, step in ((pa.timestamp("s"), 1_000_000), (pa.timestamp("ms", "UTC"), 1_000), (pa.timestamp("us"), 1)):
+        check(
+            KeyIndex(allows_null=True),
+            [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks],
+            [[None if key is None else key * step for key in chunk] for chunk in chunks],
+        )
 
 
 @pytest.mark.parametrize(
@@ -178,15 +176,12 @@ def texts_as(kind: str, texts: list[str]) -> Column:
     return ListColumn(texts, str) if kind == "list" or short is None else short
 
 
-@pytest.mark.parametrize("min_texts", [1, 4, 256])
 @given(
     chunks=st.lists(st.lists(TEXTS | st.text(st.sampled_from("ab"), max_size=18), min_size=1, max_size=12), max_size=5),
     kinds=st.lists(st.sampled_from(["short texts", "list"]), min_size=5, max_size=5),
     bytes_at=st.integers(0, 9),
 )
-def test_texts_have_the_same_slots_however_they_come(
-    min_texts: int, chunks: list[list[str]], kinds: list[str], bytes_at: int
-) -> None:
+def test_texts_have_the_same_slots_however_they_come(chunks: list[list[str]], kinds: list[str], bytes_at: int) -> None:
     """Short ones, until there is one that is not, or a key that is no text."""
     columns = [texts_as(kind, texts) for kind, texts in zip(kinds, chunks, strict=False)]
     keys: list[list[Any]] = list(chunks)
@@ -194,14 +189,15 @@ def test_texts_have_the_same_slots_however_they_come(
         columns.insert(bytes_at, ListColumn([b"a", b""], bytes))
         keys.insert(bytes_at, [b"a", b""])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_index, "_MIN_TEXTS", min_texts)
-        index = KeyIndex()
-        check(index, columns, keys)
-        restored = KeyIndex()
-        assert restored.load(index.keys())
-    assert restored.keys() == index.keys()
-    assert restored.num_slots == index.num_slots
+    for min_texts in (1, 4, 256):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(key_index, "_MIN_TEXTS", min_texts)
+            index = KeyIndex()
+            check(index, columns, keys)
+            restored = KeyIndex()
+            assert restored.load(index.keys())
+        assert restored.keys() == index.keys()
+        assert restored.num_slots == index.num_slots
 
 
 def test_tables_that_nobody_uses_any_more_are_let_go() -> None:
