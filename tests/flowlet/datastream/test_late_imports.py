@@ -29,41 +29,37 @@ def printed_by(program: str) -> str:
     return done.stdout
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Return the packages of others that a program with this statement has loaded."""
-    packages = printed_by(
-        f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - "
-        "set(sys.stdlib_module_names)))"
-    ).splitlines()[-1]
-    return {name for name in packages.split() if not name.startswith("_")} - {"flowlet", "netstack", "distutils"}
+# Prints the packages of others that the program has loaded so far.
+SHOW_LOADED = (
+    "\nimport sys\nprint(*sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))\n"
+)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import flowlet.datastream",
+def packages(line: str) -> set[str]:
+    return {name for name in line.split() if not name.startswith("_")} - {"flowlet", "netstack", "distutils"}
+
+
+def test_the_api_loads_no_package_of_others() -> None:
+    statements = [
         "import flowlet.common",
-        "from flowlet.datastream import StreamExecutionEnvironment",
         "from flowlet.common import Types, WatermarkStrategy, Configuration",
+        "import flowlet.datastream",
+        "from flowlet.datastream import StreamExecutionEnvironment",
         "from flowlet.datastream import *",
         "from flowlet.datastream.window import *",
-    ],
-)
-def test_the_api_loads_no_package_of_others(statement: str) -> None:
-    assert loaded_by(statement) == set()
+    ]
+
+    printed = printed_by("".join(statement + SHOW_LOADED for statement in statements)).splitlines()
+
+    loaded = dict(zip(statements, map(packages, printed), strict=True))
+    assert {statement: names for statement, names in loaded.items() if names} == {}
 
 
 @pytest.mark.slow
-def test_a_program_is_built_without_numpy() -> None:
+def test_jobs_are_built_without_numpy_and_pandas() -> None:
+    """Arrow imports pandas, where it is installed, for arrays of numpy."""
     build = "env.from_collection([('a', 1)]).key_by(lambda pair: pair[0]).reduce(lambda one, other: one).print()"
-
-    assert not loaded_by(environment(1) + build) & HEAVY
-
-
-@pytest.mark.slow
-def test_windows_of_columns_are_built_without_pandas() -> None:
-    """Arrow imports it, where it is installed, for arrays of numpy."""
-    build = (
+    build_columns = (
         "import pyarrow as pa\n"
         "from flowlet.common import Time\n"
         "from flowlet.datastream.window import TumblingEventTimeWindows\n"
@@ -72,16 +68,10 @@ def test_windows_of_columns_are_built_without_pandas() -> None:
         "keyed.window(TumblingEventTimeWindows.of(Time.seconds(1))).agg(n='count', last=('ts', 'max'))"
     )
 
-    assert "pandas" not in loaded_by(environment(1) + build)
+    plain, columns = printed_by(environment(1) + build + SHOW_LOADED + build_columns + SHOW_LOADED).splitlines()[-2:]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_local_job_runs_without_http_and_structlog(parallelism: int) -> None:
-    """The program imports neither; its TaskManagers have what they need from the process from which they are forked."""
-    run = "env.from_collection(['a', 'b']).map(str.upper).print()\nenv.execute()"
-
-    assert not loaded_by(environment(parallelism) + run) & {"aiohttp", "pyarrow", "rich", "structlog", "typer", "yaml"}
+    assert not packages(plain) & HEAVY
+    assert "pandas" not in packages(columns)
 
 
 # What runs in the program for a job without keys, windows, files, gates and checkpoints, and what does not.
@@ -111,22 +101,27 @@ FOR_OTHER_JOBS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("step", ["map(str.upper)", "filter(str.islower)", "flat_map(lambda text: [text, text])"])
-def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: int, step: str) -> None:
-    """No numpy and no cryptography, which cost as much as the rest, and none of our modules that it has no use for."""
+def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: int) -> None:
+    """No numpy and no cryptography, which cost as much as the rest, no package for HTTP or logs, and none of our
+    modules that it has no use for; its TaskManagers have what they need from the process from which they are forked.
+    """
     run = (
-        f"env.from_collection(['a', 'b']).{step}.print()\n"
+        "texts = env.from_collection(['a', 'b']).map(str.upper).filter(str.isupper)\n"
+        "texts.flat_map(lambda text: [text, text]).print()\n"
         "env.execute()\n"
         f"prefixes = {FOR_OTHER_JOBS!r} + ('cryptography', 'numpy')\n"
         "print('>', *[name for name in sorted(sys.modules) if any(name == each or name.startswith(each + '.') for each "
         "in prefixes)])"
     )
 
-    assert printed_by(environment(parallelism) + run).splitlines()[-1] == ">"
+    others, loaded = printed_by(environment(parallelism) + run + SHOW_LOADED).splitlines()[-2:]
+
+    assert others == ">"
+    assert not packages(loaded) & {"aiohttp", "pyarrow", "rich", "structlog", "typer", "yaml"}
 
 
 @pytest.mark.slow
-def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
+def test_a_task_manager_has_loaded_what_tasks_import_late_and_no_http() -> None:
     """A module of the program with the name of one of Python's or of others cannot come between, and no job waits for
     imports.
     """
@@ -140,16 +135,6 @@ def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
 
     before, after = (set(names.split()) for names in ast.literal_eval(printed.strip()))
     assert {"numpy", "cryptography", "flowlet.state.heap_keyed_state_backend", "flowlet.io.record_writer"} <= before
+    assert not {"aiohttp", "rich", "structlog", "typer"} & after
     late = {name for name in after - before if name.startswith(("flowlet.", "netstack.", "numpy."))}
     assert {name for name in late if not name.startswith("flowlet.operators.")} == set()
-
-
-@pytest.mark.slow
-def test_a_function_in_a_task_manager_finds_no_http_loaded() -> None:
-    run = (
-        "env.from_collection([1]).map(lambda _: sorted({'aiohttp', 'rich', 'structlog', 'typer'} & "
-        "set(sys.modules))).print()\n"
-        "env.execute()"
-    )
-
-    assert printed_by(environment(2) + run).partition("> ")[2] == "[]\n"
