@@ -26,23 +26,27 @@ class Count(int):
     """An int that is more than an int."""
 
 
+_PLAIN = frozenset({int, str, bytes, bool, type(None)})  # most values
+
+
 def exact(value: Any) -> Any:
     """Describe the value; descriptions are equal only for equal types, signs, bits and contents."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
     match value:
-        case int() | str() | bytes() | None:  # most values
-            return type(value), value
         case float():
-            return type(value), struct.pack(">d", value)
-        case complex():
-            return type(value), struct.pack(">dd", value.real, value.imag)
+            return kind, struct.pack(">d", value)
         case tuple() | list():
-            return type(value), [exact(item) for item in value]
+            return kind, list(map(exact, value))
+        case complex():
+            return kind, struct.pack(">dd", value.real, value.imag)
         case dict():
-            return type(value), [(exact(key), exact(item)) for key, item in value.items()]
+            return kind, [(exact(key), exact(item)) for key, item in value.items()]
         case Row():
-            return type(value), exact(list(value))
+            return kind, exact(list(value))
         case _:
-            return type(value), value
+            return kind, value
 
 
 CHARACTERS = st.characters(exclude_categories=())
