@@ -1,13 +1,13 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape, columns_of
 from flowlet.io.record_writer import LaneArray, PendingColumns, Route
 from flowlet.records import Chunk
+from tests.named_cases import case
 
 
 def lanes_of(lanes: Any) -> LaneArray:
@@ -24,10 +24,13 @@ def chunk_of(values: list[Any], timestamps: list[int] | None = None) -> Chunk:
     st.lists(st.lists(st.tuples(st.integers(0, 6), st.text(max_size=2)), min_size=1, max_size=9), max_size=5),
     st.booleans(),
 )
-@pytest.mark.parametrize("num_lanes", [1, 2, 3, 4, 7])
-def test_every_lane_gets_its_records_in_order(
-    num_lanes: int, chunks: list[list[tuple[int, str]]], is_timed: bool
-) -> None:
+def test_every_lane_gets_its_records_in_order(chunks: list[list[tuple[int, str]]], is_timed: bool) -> None:
+    for num_lanes in (1, 2, 3, 4, 7):
+        with case(num_lanes):
+            check_lanes(num_lanes, chunks, is_timed=is_timed)
+
+
+def check_lanes(num_lanes: int, chunks: list[list[tuple[int, str]]], *, is_timed: bool) -> None:
     pending = PendingColumns(num_lanes)
     for values in chunks:
         timestamps = [value[0] for value in values] if is_timed else None

@@ -23,6 +23,7 @@ from flowlet.state.state_snapshots import KeyedStateSnapshot, StateDescription, 
 from flowlet.state.state_table import StateTable
 from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.state.kinds import DESCRIBED, put
+from tests.named_cases import case
 
 MAX_PARALLELISM = 4
 # Str and int are their own exact keys, the others are not.
@@ -184,12 +185,17 @@ def uses(steps: Steps) -> Steps:
     return [(what, place) for what, place in steps if what in USES]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(before=STEPS, steps=STEPS, meanwhile=STEPS, step=st.sampled_from([1, 3, 100]))
 def test_a_snapshot_is_the_state_as_it_was_when_it_began(
-    kind: str, before: Steps, steps: Steps, meanwhile: Steps, step: int
+    before: Steps, steps: Steps, meanwhile: Steps, step: int
 ) -> None:
     """The task may do anything before the snapshots are finished, and in any copy; several are under way."""
+    for kind in KINDS:
+        with case(kind):
+            check_snapshots(kind, before, steps, meanwhile, step)
+
+
+def check_snapshots(kind: str, before: Steps, steps: Steps, meanwhile: Steps, step: int) -> None:
     task = Task(kind)
     pending: list[tuple[Callable[[], KeyedStateSnapshot], dict[Any, Any]]] = []
     for what, place in uses(before):
@@ -222,12 +228,16 @@ def test_a_snapshot_is_the_state_as_it_was_when_it_began(
         finish(0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cleans_up", ["incrementally", "in snapshots"])
 @given(before=STEPS, steps=STEPS)
-def test_clean_ups_change_no_snapshot_that_is_under_way(kind: str, cleans_up: str, before: Steps, steps: Steps) -> None:
+def test_clean_ups_change_no_snapshot_that_is_under_way(before: Steps, steps: Steps) -> None:
     """A second snapshot, which was finished at once, shows the state of that time."""
-    task = Task(kind, expiring if cleans_up == "incrementally" else left_out_of_snapshots)
+    for kind in KINDS:
+        for cleans_up in (expiring, left_out_of_snapshots):
+            with case(kind, cleans_up.__name__):
+                clean_up_meanwhile(Task(kind, cleans_up), before, steps)
+
+
+def clean_up_meanwhile(task: Task, before: Steps, steps: Steps) -> None:
     for what, place in uses(before):
         task.do(what, place)
     expected, finish = begin(task)(), begin(task)

@@ -25,6 +25,7 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateRows
 from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.state.kinds import DESCRIBED, KINDS, NOTHING, content_of, of_type, put, step
+from tests.named_cases import case
 
 MAX_PARALLELISM = 8
 KEYS = st.sampled_from(["a", "b", 1, 1.0, True, None, 0.0, -0.0, (1, "x"), (True, "x"), b"a", [1], [True]])
@@ -67,10 +68,15 @@ class Backend:
         return stored
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(st.tuples(KEYS, st.one_of(st.just("clear"), VALUES), st.booleans()), max_size=20))
-def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps: list[tuple[Any, Any, bool]]) -> None:
+def test_each_key_has_its_own_state_before_and_after_a_restart(steps: list[tuple[Any, Any, bool]]) -> None:
     """Each content is that of a dictionary by exact key; a restart at any step, into two subtasks, changes nothing."""
+    for kind in KINDS:
+        with case(kind):
+            check_restarts(kind, steps)
+
+
+def check_restarts(kind: str, steps: list[tuple[Any, Any, bool]]) -> None:
     models: dict[Any, Any] = {}
     subtasks = [Backend()]
     states = [subtasks[0].state(DESCRIBED[kind]())]
