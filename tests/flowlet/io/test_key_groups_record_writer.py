@@ -369,14 +369,14 @@ class TestColumns:
         dictionary holds.
         """
         rig = make(KeyGroups(lambda pair: next(iter(pair))), 3)
-        texts = [f"key-{number * 7 % num_distinct}" for number in range(2 * 70_000)]
-        texts[30_000:31_000] = [f"a text that is longer than sixteen bytes {number % 9}" for number in range(1_000)]
-        texts[50_000:50_600] = [f"水{number % 9}" for number in range(600)]
+        texts = [f"key-{number * 7 % num_distinct}" for number in range(max(2 * num_distinct, 20_000))]
+        texts[3_000:4_000] = [f"a text that is longer than sixteen bytes {number % 9}" for number in range(1_000)]
+        texts[5_000:5_600] = [f"水{number % 9}" for number in range(600)]
         pairs = [(text, number) for number, text in enumerate(texts)]
 
         found: list[list[Any]] = [[], [], []]
-        for start in range(0, len(pairs), 10_000):
-            rig.collect(*pairs[start : start + 10_000])
+        for start in range(0, len(pairs), 5_000):
+            rig.collect(*pairs[start : start + 5_000])
             for channel, values in enumerate(rig.values()):
                 found[channel] += values
 
@@ -453,15 +453,18 @@ class TestColumns:
     @pytest.mark.parametrize(
         "suffix", ["", " of a key that is not short", "ß", "\0x"], ids=["short", "long", "not ASCII", "NUL"]
     )
-    def test_texts_that_never_come_back_arrive(self, make: Make, suffix: str, as_list: bool) -> None:
-        """Short texts travel in columns of bytes, several chunks together."""
+    def test_texts_that_never_come_back_arrive(
+        self, make: Make, suffix: str, as_list: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Short texts travel in columns of bytes, several chunks together, once the dictionary is full."""
+        monkeypatch.setattr(key_dictionary, "MAX_KEYS", 4_000)
         rig = make(KeyGroups(first), 2)
-        records = [(f"{number}{suffix}", number) for number in range(3 * MAX_KEYS)]
+        records = [(f"{number}{suffix}", number) for number in range(12_000)]
         arrived: list[list[Any]] = [[], []]
         kinds = set()
 
-        for start in range(0, len(records), 2_000):
-            part = records[start : start + 2_000]
+        for start in range(0, len(records), 500):
+            part = records[start : start + 500]
             short = None if as_list else try_short_texts([key for key, _ in part])
             if short is None:
                 rig.collect(*part)
@@ -633,8 +636,7 @@ class TestColumns:
     @pytest.mark.parametrize("is_coded", [False, True])
     def test_more_keys_in_a_chunk_than_codes(self, make: Make, is_coded: bool) -> None:
         rig = make(KeyGroups(first), 2)
-        num_rows = 60_000
-        assert num_rows > MAX_CHUNK_KEYS
+        num_rows = MAX_CHUNK_KEYS + 1
         texts = [str(number) for number in range(num_rows)]
         before = [(f"other {number}", 1) for number in range(MAX_KEYS - 1)]
         rig.collect(*before)

@@ -33,5 +33,5 @@ def make() -> Iterator[Make]:
     """Makes a writer from a partitioner, a number of channels and options; at the end every buffer must have been given
     back.
     """
-    with LocalNetwork(num_segments=4_000) as network:
+    with LocalNetwork(num_segments=2_200) as network:
         yield lambda partitioner, num_channels=1, **options: Rig(network, partitioner, num_channels, **options)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from flowlet.graph.partitioner import Partitioner
@@ -62,6 +63,13 @@ Make = Callable[..., Rig]
 
 
 def channel_of(key: object, num_channels: int, max_parallelism: int = 128) -> int:
+    if type(key) is str:  # others may be equal and not the same key
+        return _channel_of_text(key, num_channels, max_parallelism)
+    return operator_index(key_group(key, max_parallelism), max_parallelism, num_channels)
+
+
+@lru_cache(1 << 17)
+def _channel_of_text(key: str, num_channels: int, max_parallelism: int) -> int:
     return operator_index(key_group(key, max_parallelism), max_parallelism, num_channels)
 
 
