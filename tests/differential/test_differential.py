@@ -3,9 +3,13 @@
 ``make differential`` runs thousands of them, this file the 200 of every test run.
 """
 
+from functools import partial
+
 import pytest
 
-from tests.differential.campaign import differing, local_cluster, report
+from flowlet.testing.mini_cluster import MiniCluster
+from tests.differential import engine
+from tests.differential.campaign import differing, report
 from tests.differential.programs import random_program
 
 NUM_PROGRAMS = 200
@@ -19,7 +23,8 @@ def test_programs_do_what_they_do_record_by_record(part: int) -> None:
     expected.
     """
     seeds = range(part * NUM_PROGRAMS // NUM_PARTS, (part + 1) * NUM_PROGRAMS // NUM_PARTS)
-    with local_cluster() as run:
+    with MiniCluster(num_task_managers=1) as cluster:
+        run = partial(engine.run, cluster=cluster)
         found = differing(seeds, run)
         first = report(*next(iter(found.items())), run) if found else ""
 

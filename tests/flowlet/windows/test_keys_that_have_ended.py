@@ -1,4 +1,4 @@
-"""Keys that have ended leave no trace: 3,200 of them, for each kind of window, timer and state, on the heap and in
+"""Keys that have ended leave no trace: 1,600 of them, for each kind of window, timer and state, on the heap and in
 RocksDB.
 
 All containers that an operator, its states and its timers refer to are counted, whatever they are for.
@@ -60,12 +60,12 @@ from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowC
 from flowlet.windows.window_operator import WindowOperator
 
 pytestmark = pytest.mark.slow
-NUM_KEYS = 3_200
+NUM_KEYS = 1_600
 CHUNK = 400
-BOUND = 1_000  # caches and buffers of a fixed size; an entry for each third key, those of one type, would be more
-# Of RocksDB's caches: 163 rows of 200 bytes at least, each in at most four containers, which is less than BOUND.  A row
+BOUND = 500  # caches and buffers of a fixed size; an entry for each third key, those of one type, would be more
+# Of RocksDB's caches: 81 rows of 200 bytes at least, each in at most four containers, which is less than BOUND.  A row
 # that was deleted stays as one that does not exist, until the caches are full.
-CACHE_BYTES = 1 << 15
+CACHE_BYTES = 1 << 14
 END = 1_000_000
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None), type))  # most of what objects refer to
 _PASSED = (types.ModuleType, type, types.CodeType, types.FrameType, str, bytes, int, float)
