@@ -26,7 +26,6 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import PipelinedSubpartitionView
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, ManualClock, _ManualLoop
 from netstack.transport.network_channel import NetworkChannel
@@ -44,7 +43,7 @@ from tests.sim.streams import RangeStream, Stream, marked
 from tests.sim.transport import SimTransport
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world import Node, World
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -117,15 +116,19 @@ class SimLoop(EmbeddedEventLoop):
 
 
 class Actor(ABC):
-    """Takes steps; ``loop`` is the one that runs meanwhile, if it is a part of one."""
+    """Takes steps; ``loop`` is the one that runs meanwhile, if it is a part of one.
+
+    ``home``: the node to which all belongs that a step can change, but for connections; None: there is no such node.
+    """
 
     name: str
     weight: int = 1
 
-    def __init__(self, world: "World", name: str, loop: SimLoop | None = None) -> None:
+    def __init__(self, world: "World", name: str, loop: SimLoop | None = None, home: "Node | None" = None) -> None:
         self.world = world
         self.name = name
         self.loop = loop
+        self.home = home
 
     @property
     @abstractmethod
@@ -138,9 +141,9 @@ class Actor(ABC):
 
 
 class LoopActor(Actor):
-    def __init__(self, world: "World", loop: SimLoop) -> None:
-        super().__init__(world, loop.name, loop)
-        self._loop = loop
+    def __init__(self, world: "World", home: "Node") -> None:
+        super().__init__(world, home.loop.name, home.loop, home)
+        self._loop = home.loop
 
     @property
     def is_ready(self) -> bool:
@@ -157,8 +160,8 @@ class LoopActor(Actor):
 class WireActor(Actor):
     """Brings bytes to one end of a connection, and takes held ones from it."""
 
-    def __init__(self, world: "World", transport: SimTransport, loop: SimLoop) -> None:
-        super().__init__(world, transport.name, loop)
+    def __init__(self, world: "World", transport: SimTransport, home: "Node") -> None:
+        super().__init__(world, transport.name, home.loop, home)
         self._transport = transport
 
     @property
@@ -203,13 +206,13 @@ class Producer(Actor):
         self,
         world: "World",
         name: str,
+        home: "Node",
         partition: ResultPartition,
         pool: LocalBufferPool,
-        manager: ResultPartitionManager,
         streams: list[Stream],
         recorder: StateRecorder,
     ) -> None:
-        super().__init__(world, name)
+        super().__init__(world, name, home=home)
         self.partition = partition
         self.streams = streams
         self.recorder = recorder
@@ -221,7 +224,7 @@ class Producer(Actor):
         self.num_left = 0
         self.is_dirty = False  # something was written since the last flush
         self._next_checkpoint = 1
-        self._manager = manager
+        self._manager = home.manager
         self._pool = pool
         self._is_awake = True
         self._has_begun = self._has_finished = False
@@ -373,7 +376,7 @@ class Flusher(Actor):
     """The thread that flushes a producer's output now and then."""
 
     def __init__(self, world: "World", producer: Producer) -> None:
-        super().__init__(world, f"{producer.name} flusher")
+        super().__init__(world, f"{producer.name} flusher", home=producer.home)
         self._producer = producer
 
     @property
@@ -391,12 +394,13 @@ class Consumer(Actor):
         self,
         world: "World",
         name: str,
+        home: "Node",
         gate: SingleInputGate,
         streams: Sequence[Stream | RangeStream],
         number: int,
         recorder: StateRecorder,
     ) -> None:
-        super().__init__(world, name)
+        super().__init__(world, name, home=home)
         self.gate = gate
         self.number = number
         self.streams = streams
@@ -610,7 +614,7 @@ class Recycler(Actor):
     """A thread of a consumer that gives back what its task has in hand."""
 
     def __init__(self, world: "World", consumer: Consumer) -> None:
-        super().__init__(world, f"{consumer.name} recycler")
+        super().__init__(world, f"{consumer.name} recycler", home=consumer.home)
         self._consumer = consumer
 
     @property

@@ -66,7 +66,7 @@ from tests.sim.transport import DirectSocket, Pipe, SimTransport
 
 _FOLDER = Path(tempfile.gettempdir())  # of blocking partitions, which delete their files
 _NS_PER_S = 1_000_000_000
-_DEEP_CHECK_EVERY = 32  # steps; the checks that walk over every segment
+_DEEP_CHECK_EVERY = 32  # steps; the checks that walk over every segment, and those of what nobody has touched
 _MAX_IDLE_TIMERS = 60  # in a row, without anybody doing anything: more virtual time than any timeout or back-off takes
 _WEIGHTS = (1, 1, 2, 4, 16, 64)
 
@@ -85,7 +85,12 @@ class Node:
         self.timers = self.loop.loop  # in its virtual time
         self.manager = ResultPartitionManager(timers=self.timers)
         self.connections = ConnectionManager(world.config, self.loop)
-        self.local_pools: list[LocalBufferPool] = []
+        self.checks: list[Callable[[], None]] = [self.pool.check_invariants]  # of all that belongs to it
+
+    def create_buffer_pool(self, **options: Any) -> LocalBufferPool:
+        pool = self.pool.create_buffer_pool(**options)
+        self.checks.append(pool.check_invariants)
+        return pool
 
 
 class StateChecker:
@@ -131,7 +136,7 @@ class Link(Actor):
         tap = self.client.pipeline.find(ClientTap)
         assert tap is not None, "the world puts one into every client's pipeline"
         tap.use(self.ledger)
-        self.wires = [WireActor(world, self.client_end, client.loop), WireActor(world, self.server_end, server.loop)]
+        self.wires = [WireActor(world, self.client_end, client), WireActor(world, self.server_end, server)]
 
     def _server_handlers(self) -> tuple[ChannelHandler, ...]:
         config = self.world.config
@@ -227,6 +232,7 @@ class World:
         self.trace: deque[str] = deque(maxlen=200)
         self._is_traced = is_traced
         self._is_checked = is_checked
+        self._is_any_node_changed = False  # since the last check, by something else than the step of an actor
         self._actor = "world"
         self._num_notes = self._num_notes_at_idle = self._num_idle = 0
         self.decompressor = BufferDecompressor(self.mix.segment_size)
@@ -261,13 +267,13 @@ class World:
             self._add_producer(number, self.nodes[home])
         for number, home in enumerate(gate_homes):
             self._add_consumer(number, self.nodes[home], homes)
-        self.actors += [LoopActor(self, node.loop) for node in self.nodes]
+        self.actors += [LoopActor(self, node) for node in self.nodes]
         self._draw_weights()
 
     def _add_producer(self, number: int, node: Node) -> None:
         mix, name = self.mix, f"producer {number}"
         num_required = mix.num_subpartitions + 1
-        pool = node.pool.create_buffer_pool(
+        pool = node.create_buffer_pool(
             owner=name,
             num_required=num_required,
             max_buffers=num_required + mix.max_pool_extra,
@@ -275,10 +281,10 @@ class World:
             max_buffers_per_channel=mix.max_per_channel,
             max_overdraft_buffers=mix.overdraft,
         )
-        node.local_pools.append(pool)
         partition = self._partition(number, name, pool)
+        node.checks.append(partition.check_invariants)
         streams = [Stream(f"{name} to {index}") for index in range(mix.num_subpartitions)]
-        producer = Producer(self, name, partition, pool, node.manager, streams, StateRecorder(self.decompressor))
+        producer = Producer(self, name, node, partition, pool, streams, StateRecorder(self.decompressor))
         producer.num_left = mix.num_records
         producer.register_at = self.rng.randint(0, 400) if mix.is_late else 0
         # Nobody reads a blocking partition before its producer is done.
@@ -316,13 +322,12 @@ class World:
             channel.set_channel_state_writer(recorder, InputChannelInfo(0, index))
             gate.add_channel(channel)
         if mix.floating and any(home != node.index for home in homes):
-            pool = node.pool.create_buffer_pool(
-                owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating
+            gate.set_buffer_pool(
+                node.create_buffer_pool(owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating)
             )
-            node.local_pools.append(pool)
-            gate.set_buffer_pool(pool)
         streams = [self._stream(producer, number) for producer in self.producers]
-        consumer = Consumer(self, f"consumer {number}", gate, streams, number, recorder)
+        consumer = Consumer(self, f"consumer {number}", node, gate, streams, number, recorder)
+        node.checks += [gate.check_invariants, consumer.check_priority]
         consumer.max_held = mix.max_held
         self.consumers.append(consumer)
         self.actors += [consumer, Recycler(self, consumer)]
@@ -363,6 +368,7 @@ class World:
         )
         channel.assign_exclusive_segments(node.pool, mix.exclusive)
         self.remote_channels[receiver] = channel
+        node.checks.append(channel.check_invariants)
         return channel
 
     def _plan(self) -> None:
@@ -430,7 +436,8 @@ class World:
         asyncio.events._set_running_loop(None if actor.loop is None else actor.loop.loop)
         actor.step()
         if self._is_checked:
-            self._check()
+            self._check(None if self._is_any_node_changed else actor.home)
+            self._is_any_node_changed = False
         return True
 
     def _choose(self) -> Actor | None:
@@ -446,6 +453,7 @@ class World:
     def _pass_time(self) -> bool:
         """Go on when no actor is ready: with the next timer, late partition or fault, or with the end of the job."""
         self._actor = "clock"
+        self._is_any_node_changed = True
         times = [when for node in self.nodes if (when := node.loop.next_timer()) is not None]
         # Connections look at their clocks for ever; that is not progress.
         self._num_idle = 0 if self._num_notes != self._num_notes_at_idle else self._num_idle + 1
@@ -530,6 +538,7 @@ class World:
 
     def _inject(self, kind: str) -> None:
         rng = self.rng
+        self._is_any_node_changed = True
         self.note(kind, 0)
         asyncio.events._set_running_loop(None)
         match kind:
@@ -572,24 +581,18 @@ class World:
 
     # ---------------------------------------------------------------- checks
 
-    def _check(self) -> None:
+    def _check(self, home: Node | None) -> None:
+        """Check all connections, and all that belongs to ``home``; now and then what the step cannot have changed."""
         is_deep = not self.step_number % _DEEP_CHECK_EVERY
         for link in self.links:
             link.check()
             if is_deep:
                 for decoder in link.decoders:
                     decoder.check_invariants()
-        for consumer in self.consumers:
-            consumer.gate.check_invariants()
-            consumer.check_priority()
-        for channel in self.remote_channels.values():
-            channel.check_invariants()
-        for producer in self.producers:
-            producer.partition.check_invariants()
-        for node in self.nodes:
-            node.pool.check_invariants()
-            for pool in node.local_pools:
-                pool.check_invariants()
+        nodes = self.nodes if home is None or is_deep else (home,)
+        for node in nodes:
+            for check in node.checks:
+                check()
 
     def _unfinished(self) -> str:
         producers = [each.name for each in self.producers if not each.is_done]
