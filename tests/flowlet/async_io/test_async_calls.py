@@ -241,8 +241,12 @@ def test_a_loop_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_no_outcome_waits_without_a_notification(calls: AsyncCalls, notified: Notified) -> None:
+def test_no_outcome_waits_without_a_notification(
+    request: pytest.FixtureRequest, notified: Notified, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """10,000 outcomes come while others are taken, under a tiny switch interval: each arrives."""
+    monkeypatch.delenv("PYTHONASYNCIODEBUG", raising=False)  # which keeps the stack of each call
+    calls: AsyncCalls = request.getfixturevalue("calls")
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     deadline = time.monotonic() + PATIENCE_S

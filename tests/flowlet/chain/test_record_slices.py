@@ -15,7 +15,7 @@ class Chain:
         self.ns_per_record = ns_per_record
         self.last: object = None
         self.now_ns = 0
-        self.seen: list[tuple[int, StreamElement]] = []
+        self._taken: list[tuple[int, StreamElement]] = []
         self.sizes: list[int] = []
 
     def process_some(self, channel: int, chunk: Chunk) -> int:
@@ -23,11 +23,22 @@ class Chain:
         num_done = values.index(self.last) + 1 if self.last in values else len(values)
         self.now_ns += self.ns_per_record * num_done
         self.sizes.append(num_done)
-        self.seen += [(channel, Chunk([value])) for value in values[:num_done]]
+        self._taken.append((channel, Chunk(values[:num_done])))
         return num_done
 
     def process_control(self, channel: int, element: StreamElement) -> None:
-        self.seen.append((channel, element))
+        self._taken.append((channel, element))
+
+    @property
+    def seen(self) -> list[tuple[int, StreamElement]]:
+        """What came so far, record by record."""
+        found: list[tuple[int, StreamElement]] = []
+        for channel, element in self._taken:
+            if isinstance(element, Chunk):
+                found += [(channel, Chunk([value])) for value in element.values]
+            else:
+                found.append((channel, element))
+        return found
 
     def slices(self, **options: Any) -> RecordSlices[int]:
         return RecordSlices[int](lambda: self.now_ns, **options)

@@ -262,14 +262,14 @@ def test_a_record_above_the_default_limit_goes_into_a_run_if_the_job_allows_it(t
     size = DEFAULT_ELEMENT_LIMITS.max_element_bytes + 1000
     sorter = ExternalSorter(TINY, str(tmp_path), ElementLimits(2 * size))
 
-    for number in range(2):
-        chunk = Chunk([(1 - number, bytes(size))])
-        chunk.keys = [1 - number]
+    for key, data in ((1, bytes(size)), (0, b"small")):
+        chunk = Chunk([(key, data)])
+        chunk.keys = [key]
         sorter.add(chunk, ListColumn(chunk.keys))
 
     assert sorter.num_spilled_bytes > size
     assert [(key, len(data)) for block in sorter.sorted_blocks() for key, data in block.chunk.values] == [
-        (0, size),
+        (0, 5),
         (1, size),
     ]
     sorter.close()

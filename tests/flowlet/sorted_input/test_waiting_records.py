@@ -61,9 +61,11 @@ def chunk_of(kind: str, keys: list[str], first: int, stamps: np.ndarray[Any, Any
     return Chunk.of_columns(table, stamps), column
 
 
-def chunks_of(kinds: list[str], num_keys: int, *, has_stamps: bool) -> Iterator[tuple[Chunk, Column]]:
+def chunks_of(
+    kinds: list[str], num_keys: int, *, has_stamps: bool, num_chunks: int = 60
+) -> Iterator[tuple[Chunk, Column]]:
     rng, num_records = random.Random(num_keys), 0
-    for _ in range(60):
+    for _ in range(num_chunks):
         kind = rng.choice(kinds)
         rows = rng.randrange(1, ROWS // 4 if kind == "records" else ROWS)
         keys = [f"key {rng.randrange(num_keys)}" for _ in range(rows)]
@@ -104,7 +106,8 @@ def test_texts_of_every_representation(
 ) -> None:
     """Records come out by key, timestamp and arrival; those in columns stay there, wherever most are."""
     sorter = ExternalSorter(budget, str(tmp_path))
-    chunks = list(chunks_of(kinds, num_keys, has_stamps=has_stamps))
+    # The budget of the middle needs more to be full.
+    chunks = list(chunks_of(kinds, num_keys, has_stamps=has_stamps, num_chunks=60 if budget == SMALL else 20))
     expected = expected_records([chunk for chunk, _ in chunks])
     for chunk, keys in chunks:
         sorter.add(chunk, keys)
@@ -127,7 +130,7 @@ def test_runs_of_keys_have_the_codes_of_their_block(budget: int) -> None:
 
     def blocks(seed: int) -> Iterator[Block]:
         sorter = ExternalSorter(budget)
-        for chunk, keys in chunks_of(["coded", "list"], 5 + seed, has_stamps=True):
+        for chunk, keys in chunks_of(["coded", "list"], 5 + seed, has_stamps=True, num_chunks=20):
             sorter.add(chunk, keys)
         return sorter.sorted_blocks()
 
