@@ -16,6 +16,8 @@ from typing import Final, Self
 from flowlet.common.job_client import JobClient
 
 PATIENCE_S: Final = 100.0  # a right program never uses it up, however slow the machine is; what hangs ends then
+NUM_QUICK_TURNS: Final = 50  # of a wait that looks again and again; whoever waits for longer leaves the processor
+PAUSE_S: Final = 0.001
 # For periods of the program that must not come to the rescue of a wake-up that was lost.
 LONG_S: Final = 10 * PATIENCE_S
 
@@ -23,9 +25,11 @@ LONG_S: Final = 10 * PATIENCE_S
 def spin_until(condition: Callable[[], object], what: str = "the condition") -> None:
     """Wait for a fact that another thread or process makes true; the others may run in between."""
     deadline = time.monotonic() + PATIENCE_S
+    num_turns = 0
     while not condition():
         assert time.monotonic() < deadline, f"{what} never came true"
-        time.sleep(0.001)
+        num_turns += 1
+        time.sleep(0 if num_turns < NUM_QUICK_TURNS else PAUSE_S)
 
 
 def all_run(job: JobClient) -> bool:
