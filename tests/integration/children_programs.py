@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.flowlet.client.programs import running
+from tests.flowlet.client.programs import Fork, running
 
 HEAD = """
 import ctypes, os, sys, threading, time
@@ -30,7 +30,9 @@ def lines_of(out: str) -> list[str]:
     return sorted(line.partition("> ")[2] or line for line in out.splitlines())
 
 
-def outcome(*arguments: str, parallelism: int, **environment: str) -> tuple[int, list[str], list[str]]:
-    with running(*arguments, environment={"PARALLELISM": str(parallelism), **environment}) as program:
+def outcome(
+    *arguments: str, parallelism: int, fork: Fork = Fork.NOTHING, **environment: str
+) -> tuple[int, list[str], list[str]]:
+    with running(*arguments, environment={"PARALLELISM": str(parallelism), **environment}, fork=fork) as program:
         code, out, errors = program.end()
     return code, lines_of(out), errors

@@ -5,10 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_processes
+from tests.forked_processes import ClusterStarter
 from tests.integration.jobs import cluster_fixture
 from tests.integration.signals import Signals
 
 cluster = cluster_fixture()
+
+
+@pytest.fixture(scope="module")
+def forked_servers(_cluster_starter: ClusterStarter) -> Iterator[None]:
+    """The processes from which a module's clusters fork TaskManagers begin with everything imported."""
+    with forked_processes.forked_servers(_cluster_starter.server):
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flowlet.client.programs import REPOSITORY, running
+from tests.flowlet.client.programs import REPOSITORY, Fork, running
 from tests.integration.children_programs import HEAD, lines_of, outcome, written
 from tests.waiting import PATIENCE_S
 
@@ -315,6 +315,6 @@ def test_nothing_of_a_former_cluster_is_left_in_the_program(tmp_path: Path, para
     """
     names = (*OF_A_CLUSTER, *OF_THE_WEB_LIBRARY)
 
-    code, _, errors = outcome(written(tmp_path, MANY_JOBS), *names, parallelism=parallelism)
+    code, _, errors = outcome(written(tmp_path, MANY_JOBS), *names, parallelism=parallelism, fork=Fork.WITH_SERVER)
 
     assert (code, errors) == (0, ["{}"])

@@ -12,7 +12,7 @@ import pytest
 from flowlet.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.state import ValueStateDescriptor
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret", "forked_servers")]
 NUM_ROWS = 3_000
 START = datetime.datetime(2024, 1, 1)  # noqa: DTZ001 - a column without a time zone
 KEYS: dict[str, Any] = {

@@ -23,7 +23,7 @@ from tests.integration.killing_sink import (
 )
 from tests.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

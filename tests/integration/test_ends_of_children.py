@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flowlet.client.programs import running
+from tests.flowlet.client.programs import Fork, running
 from tests.integration.children_programs import outcome, written
 from tests.waiting import PATIENCE_S, Stopwatch
 
@@ -73,7 +73,8 @@ def test_a_killed_program_takes_children_with_it_whose_functions_hold_the_interp
     tmp_path: Path, text: str, number: signal.Signals
 ) -> None:
     """The kernel ends the children: no code of ours runs there."""
-    with running(written(tmp_path, text), environment={"PARALLELISM": "2"}) as program:
+    environment = {"PARALLELISM": "2"}
+    with running(written(tmp_path, text), environment=environment, fork=Fork.WITH_SERVER) as program:
         program.wait_for_output("holds")
         family = psutil.Process(program.process.pid).children(recursive=True)
         program.process.send_signal(number)
@@ -154,7 +155,8 @@ def test_what_was_submitted_to_executors_that_stay_open_is_done(tmp_path: Path, 
     (tmp_path / "work.py").write_text(WORK)
     notes = tmp_path / "notes"
 
-    code, _, errors = outcome(written(tmp_path, LEAVES_POOLS), str(notes), end, parallelism=parallelism)
+    arguments = (written(tmp_path, LEAVES_POOLS), str(notes), end)
+    code, _, errors = outcome(*arguments, parallelism=parallelism, fork=Fork.WITH_SERVER)
 
     assert notes.read_text() == "done\ndone\n"
     assert code == (end == "fails"), errors
@@ -166,7 +168,7 @@ def test_what_was_submitted_is_done_after_an_interrupt(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
 
     arguments = (written(tmp_path, LEAVES_POOLS.replace("3600", "0.5")), str(notes), "is interrupted")
-    with running(*arguments, environment={"PARALLELISM": "2"}) as program:
+    with running(*arguments, environment={"PARALLELISM": "2"}, fork=Fork.WITH_SERVER) as program:
         program.wait_for_output("there")
         program.interrupt()
         program.end()
@@ -191,7 +193,7 @@ run(leave, 1)
     (tmp_path / "work.py").write_text(WORK)
     notes = tmp_path / "notes"
 
-    code, _, errors = outcome(written(tmp_path, text), str(notes), parallelism=2)
+    code, _, errors = outcome(written(tmp_path, text), str(notes), parallelism=2, fork=Fork.WITH_SERVER)
 
     assert (code, notes.read_text()) == (0, "done\ndone\n"), errors
 
@@ -211,7 +213,7 @@ def leave(number):
 
 run(leave, 1)
 """
-    code, out, _ = outcome(written(tmp_path, text), parallelism=2)
+    code, out, _ = outcome(written(tmp_path, text), parallelism=2, fork=Fork.WITH_SERVER)
 
     assert (code, out) == (0, ["1"])
 
@@ -228,7 +230,7 @@ def leave(number):
 
 run(leave, 1)
 """
-    code, _, errors = outcome(written(tmp_path, text), parallelism=2)
+    code, _, errors = outcome(written(tmp_path, text), parallelism=2, fork=Fork.WITH_SERVER)
 
     assert code == 1
     assert any("SIGKILL" in line for line in errors)

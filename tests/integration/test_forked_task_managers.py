@@ -17,7 +17,7 @@ from flowlet.client.python_interpreter import program_start
 from flowlet.errors import FlowletError
 from flowlet.tm.process.program_start import SERVER_BOOT
 from flowlet.tm.taskmanager_process import PROCESS_NAME
-from tests.flowlet.client.programs import Program, running
+from tests.flowlet.client.programs import Fork, Program, running
 from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
@@ -36,15 +36,15 @@ def run(function):
 
 
 @contextmanager
-def started(folder: Path, text: str, **environment: str) -> Iterator[Program]:
+def started(folder: Path, text: str, fork: Fork = Fork.WITH_SERVER, **environment: str) -> Iterator[Program]:
     (folder / "program.py").write_text(HEAD + text)
-    with running(str(folder / "program.py"), environment=environment) as program:
+    with running(str(folder / "program.py"), environment=environment, fork=fork) as program:
         yield program
 
 
-def answers(folder: Path, text: str, **environment: str) -> list[str]:
+def answers(folder: Path, text: str, fork: Fork = Fork.WITH_SERVER, **environment: str) -> list[str]:
     """Return the output of the functions on both TaskManagers, without the numbers of subtasks."""
-    with started(folder, text, **environment) as program:
+    with started(folder, text, fork, **environment) as program:
         code, out, errors = program.end()
     assert code == 0, errors
     return [line.partition("> ")[2] for line in out.splitlines()]
@@ -85,7 +85,7 @@ def links(_):
 run(links)
 """
 
-    one, other = answers(tmp_path, text)
+    one, other = answers(tmp_path, text, Fork.PROGRAM)
 
     assert one == other
     assert eval(one)[0] == 1
@@ -105,7 +105,7 @@ def test_variables_that_set_options_of_task_managers_count(tmp_path: Path) -> No
 def test_variables_and_working_directory_are_those_of_the_program(tmp_path: Path) -> None:
     text = "os.chdir('/')\nos.environ['SET_LATE'] = 'yes'\nrun(lambda _: (os.getcwd(), os.environ['SET_LATE']))"
 
-    assert answers(tmp_path, text) == ["('/', 'yes')"] * 2
+    assert answers(tmp_path, text, Fork.PROGRAM) == ["('/', 'yes')"] * 2
 
 
 PARENT = "lambda _: os.getppid()"
@@ -145,7 +145,7 @@ def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Pa
         text += f"{change}\nrun(see)\nprint('> ' + repr((os.getpid(), repr({look}))), flush=True)\n"
     before = "import resource, signal\n" + "".join(f"print('>', {look})\n" for look in CHANGES.values())
 
-    found = [eval(line) for line in answers(tmp_path, text)]
+    found = [eval(line) for line in answers(tmp_path, text, Fork.PROGRAM)]
     former = answers(tmp_path, before)
 
     jobs = [found[first : first + 3] for first in range(0, len(found), 3)]

@@ -11,7 +11,7 @@ import pytest
 from flowlet.common import Types, WatermarkStrategy
 from tests.integration.killing_sink import PACE_S, deaths, die, environment, row_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-your-own-connector.md"
 NUM_ROWS = 4_000

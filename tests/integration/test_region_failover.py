@@ -21,7 +21,7 @@ from flowlet.records import Chunk
 from tests.integration.jobs import RESTARTING, environment
 from tests.waiting import spin_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 NUM_RECORDS = 3_000
 NUM_KEYS = 5
 CHUNK = 50

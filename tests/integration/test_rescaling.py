@@ -22,7 +22,7 @@ from tests.flowlet.connectors.files.file_formats import FORMATS, Format, fingerp
 from tests.integration.jobs import PAIR, RETAINED, cluster_fixture, environment, results_of, retained, stays_at
 from tests.waiting import spin_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 
 NUM_RECORDS = 60_000
 NUM_KEYS = 37

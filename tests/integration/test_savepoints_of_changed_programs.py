@@ -5,14 +5,12 @@ The program's functions run in this process or in others.
 """
 
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.flowlet.client.programs import Fork, running
 
 pytestmark = pytest.mark.slow
 
@@ -124,16 +122,13 @@ CHANGED = (
 
 def run(
     folder: Path, which: str, classes: str, checked: str, parallelism: int, backend: str, text: str = PROGRAM
-) -> subprocess.CompletedProcess[str]:
+) -> tuple[int, str, list[str]]:
     program = folder / f"{which}.py"
     program.write_text(text.replace("CLASSES", classes).replace("CHECKED", checked), encoding="utf-8")
-    arguments = [sys.executable, str(program), str(folder), which, str(parallelism), backend]
-    environment = {
-        "FLOWLET_SECRET_FILE": str(folder / "secret"),
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": ":".join(sys.path),
-    }
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
+    arguments = (str(program), str(folder), which, str(parallelism), backend)
+    environment = {"FLOWLET_SECRET_FILE": str(folder / "secret")}
+    with running(*arguments, environment=environment, fork=Fork.WITH_SERVER) as process:
+        return process.end()
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +138,8 @@ def savepoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str],
     @functools.cache
     def take(parallelism: int, backend: str) -> Path:
         folder = tmp_path_factory.mktemp("first")
-        first = run(folder, "first", CLASSES, "value", parallelism, backend)
-        assert first.returncode == 0, first.stderr
+        code, _, errors = run(folder, "first", CLASSES, "value", parallelism, backend)
+        assert code == 0, errors
         return folder
 
     return take
@@ -162,9 +157,10 @@ def test_instances_in_a_savepoint_become_those_of_the_changed_program(
     if backend == "rocksdb":
         pytest.importorskip("rocksdict")
 
-    second = run(savepoints(parallelism, backend), "second", CHANGED, "total.count, total.more", parallelism, backend)
+    checked = "total.count, total.more"
+    code, out, errors = run(savepoints(parallelism, backend), "second", CHANGED, checked, parallelism, backend)
 
-    assert (second.returncode, second.stdout) == (0, "[(0, [7]), (1, [7]), (2, [7]), (3, [7])]\n"), second.stderr
+    assert (code, out) == (0, "[(0, [7]), (1, [7]), (2, [7]), (3, [7])]\n"), errors
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
@@ -172,12 +168,13 @@ def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, savepoin
     """A job whose state needs a class that is gone fails before it processes a record."""
     without = CLASSES.replace("class Total", "class Sum") + "\nTotal = None\n"
 
-    second = run(savepoints(parallelism, "hashmap"), "second", without, "value", parallelism, "hashmap")
+    code, _, errors = run(savepoints(parallelism, "hashmap"), "second", without, "value", parallelism, "hashmap")
 
-    assert second.returncode != 0
-    assert (
+    assert code != 0
+    assert any(
         "the state of operator 'KeyedProcess', 'total': class Total of the program is in the state, and is not found"
-        in second.stderr
+        in line
+        for line in errors
     )
 
 
@@ -252,11 +249,11 @@ def test_records_in_flight_in_an_unaligned_checkpoint_become_instances_of_the_ch
     Few are pickled, many travel as columns of their fields.
     """
     reading = f"import msgspec, typing\n{decorator}\nclass Reading{base}:\n"
-    first = run(tmp_path, "first", COLORS + reading + FIELDS, "reading.number", 2, "", IN_FLIGHT)
-    assert first.returncode == 0, first.stderr
+    code, _, errors = run(tmp_path, "first", COLORS + reading + FIELDS, "reading.number", 2, "", IN_FLIGHT)
+    assert code == 0, errors
 
-    second = run(
+    code, out, errors = run(
         tmp_path, "second", CHANGED_COLORS + reading + CHANGED_FIELDS, "reading.number, reading.unit", 2, "", IN_FLIGHT
     )
 
-    assert (second.returncode, second.stdout) == (0, "True True (1999, 'm')\n"), second.stderr
+    assert (code, out) == (0, "True True (1999, 'm')\n"), errors

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flowlet.client.programs import running
+from tests.flowlet.client.programs import Fork, running
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def test_classes_of_the_program_are_the_same_ones_after_a_restart(key: str, tmp_
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("KEY)", f"{KEYS[key]})"), encoding="utf-8")
 
-    with running(str(program), str(tmp_path / "checkpoints")) as process:
+    with running(str(program), str(tmp_path / "checkpoints"), fork=Fork.WITH_SERVER) as process:
         code, out, errors = process.end()
 
     assert (code, out) == (0, "the counts are right\n"), errors

@@ -45,7 +45,7 @@ from tests.integration.jobs import (
 )
 from tests.waiting import PATIENCE_S, spin_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 
 NUM_RECORDS = 20_000
 

@@ -22,7 +22,7 @@ from flowlet.datastream.window import EventTimeSessionWindows, SlidingEventTimeW
 from tests.integration.jobs import cluster_fixture, results_of
 from tests.integration.test_recovery_matrix import BACK_ENDS, checkpoint_after_a_kill, retaining
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 
 NUM_BATCHES, BATCH_ROWS, NUM_KEYS = 30, 500, 23
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("ts", pa.timestamp("ms"))])

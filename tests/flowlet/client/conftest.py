@@ -17,8 +17,10 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.graph.job_graph import JobGraph
 from flowlet.testing.mini_cluster import MiniCluster
+from tests import forked_processes
 from tests.flowlet.client.jobs import RESTARTING_ONCE, counts, reached, released
 from tests.flowlet.client.programs import Programs
+from tests.forked_processes import ClusterStarter
 from tests.waiting import PATIENCE_S
 
 
@@ -30,6 +32,13 @@ def interruptible() -> Iterator[None]:
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
+
+
+@pytest.fixture(scope="module")
+def forked_servers(_cluster_starter: ClusterStarter) -> Iterator[None]:
+    """The processes from which a module's clusters fork TaskManagers begin with everything imported."""
+    with forked_processes.forked_servers(_cluster_starter.server):
+        yield
 
 
 @pytest.fixture(scope="module")

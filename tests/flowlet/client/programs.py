@@ -8,16 +8,28 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from bench.cluster import Process
 from flowlet.client.embedded import write_secret
 from flowlet.client.remote import ClusterClient, RemoteTarget
+from tests.forked_processes import ClusterStarter, can_fork
 from tests.waiting import PATIENCE_S
 
 _LOG_LINE = re.compile(r'"level": "warning"|\[warning ')
 REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class Fork(Enum):
+    """The part of a program's processes that begins with everything imported."""
+
+    NOTHING = "all are executed"
+    PROGRAM = "the program itself"
+    WITH_SERVER = "the program, and the process from which it forks TaskManagers"
 
 
 def variables_of(target: RemoteTarget, folder: Path) -> dict[str, str]:
@@ -43,7 +55,7 @@ def job_manager(folder: Path) -> Iterator[tuple["Program", ClusterClient, dict[s
     """A JobManager without TaskManagers as a process, a client of it, and the variables with which programs find it."""
     secret_file = folder / "secret"
     options = ("--port", "0", "--secret-file", str(secret_file), "--log-level", "error")
-    with running("-m", "flowlet.jm", *options) as program:
+    with running("-m", "flowlet.jm", *options, fork=Fork.PROGRAM) as program:
         assert program.process.stdout is not None
         address = program.process.stdout.readline().strip().rpartition("/")[2]
         client = RemoteTarget("127.0.0.1", int(address.rpartition(":")[2]), secret_file).open(1)
@@ -54,8 +66,8 @@ def job_manager(folder: Path) -> Iterator[tuple["Program", ClusterClient, dict[s
 class Program:
     """A running one.  Its children are part of what it must clean up."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    def __init__(self, process: Any) -> None:
+        self.process = process  # of ``subprocess``, or one that does the same
 
     def wait_for_output(self, text: str) -> None:
         assert self.process.stdout is not None
@@ -101,22 +113,30 @@ def _wait_for_line(lines: Iterator[str], text: str) -> None:
 
 @contextmanager
 def running(
-    *arguments: str, environment: Mapping[str, str] | None = None, folder: Path | None = None
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    fork: Fork = Fork.NOTHING,
 ) -> Iterator[Program]:
-    """``python ARGUMENTS`` in a folder, with Ctrl-C as in a terminal; killed at the end if it still runs."""
+    """``python ARGUMENTS`` in a folder, with Ctrl-C as in a terminal; killed at the end if it still runs.
+
+    ``fork``: what of it is a fork of a process that has imported what it needs, where this is no part of what is
+        tested.
+    """
     # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the
     # program's standard error.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "PYTHONPATH")}
     paths = {"PYTHONPATH": os.pathsep.join([*filter(None, [(environment or {}).get("PYTHONPATH")]), str(REPOSITORY)])}
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**inherited, **(environment or {}), **paths},
-    )
+    env = {**inherited, **(environment or {}), **paths}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process: Any
+    starter = Process.starter
+    has_no_flags = arguments[0] in ("-c", "-m") or arguments[0].endswith(".py")
+    if isinstance(starter, ClusterStarter) and fork != Fork.NOTHING and has_no_flags and can_fork(env):
+        has_server = fork == Fork.WITH_SERVER
+        process = starter.server.start(arguments, **pipes, text=True, cwd=folder, env=env, has_server=has_server)
+    else:
+        process = subprocess.Popen([sys.executable, *arguments], **pipes, text=True, cwd=folder, env=env)
     with process:
         try:
             yield Program(process)
@@ -138,7 +158,7 @@ class Programs:
             folder = self._folder / str(len(self._printed))
             folder.mkdir(exist_ok=True)
             (folder / "program.py").write_text(text)
-            with running(*arguments, folder=folder) as program:
+            with running(*arguments, folder=folder, fork=Fork.WITH_SERVER) as program:
                 code, out, errors = program.end()
             assert code == 0, "\n".join(errors)
             self._printed[text, *arguments] = out.splitlines()

@@ -19,7 +19,7 @@ from flowlet.rpc.requests import RpcConnectError
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import endless_shuffle
-from tests.flowlet.client.programs import job_manager, running, silent_job_manager, variables_of
+from tests.flowlet.client.programs import Fork, job_manager, running, silent_job_manager, variables_of
 from tests.waiting import PATIENCE_S, spin_until
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,8 @@ def test_while_the_task_managers_of_an_embedded_cluster_start(tmp_path: Path) ->
     interpreter.write_text("#!/bin/sh\necho started >&2\nexec sleep 1000\n")
     interpreter.chmod(0o755)
 
-    with running("-c", f"{_JOB}\nsys.executable = {str(interpreter)!r}\nenv.execute()", "2") as program:
+    text = f"{_JOB}\nsys.executable = {str(interpreter)!r}\nenv.execute()"
+    with running("-c", text, "2", fork=Fork.PROGRAM) as program:
         program.wait_for_error("started")
         code, errors = program.interrupted()
 
@@ -67,7 +68,7 @@ TaskExecutor.start = start
 with MiniCluster():
     pass
 """
-    with running("-c", text) as program:
+    with running("-c", text, fork=Fork.WITH_SERVER) as program:
         program.wait_for_output("starting")
         assert program.interrupted() == INTERRUPTED
 
@@ -75,7 +76,7 @@ with MiniCluster():
 def test_while_it_waits_for_a_job_manager_that_does_not_answer(tmp_path: Path) -> None:
     with (
         silent_job_manager(tmp_path) as (server, environment),
-        running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program,
+        running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment, fork=Fork.WITH_SERVER) as program,
     ):
         connection, _ = server.accept()
         with connection:
@@ -86,7 +87,7 @@ def test_while_its_job_waits_for_slots(tmp_path: Path) -> None:
     """The job does not wait on without its program."""
     with (
         job_manager(tmp_path) as (_, client, environment),
-        running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment) as program,
+        running("-c", f"{_JOB}\nenv.execute()", "1", environment=environment, fork=Fork.WITH_SERVER) as program,
     ):
         spin_until(lambda: client.call(JobManagerApi.list_jobs))
         assert program.interrupted() == INTERRUPTED
@@ -108,7 +109,7 @@ env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(int
 env.add_source(Endless()).map(lambda value: value).sink_to(DiscardingSink())
 env.execute()
 """
-    with running("-c", text, parallelism) as program:
+    with running("-c", text, parallelism, fork=Fork.WITH_SERVER) as program:
         program.wait_for_output("running")
         assert program.interrupted() == INTERRUPTED
 
@@ -138,7 +139,7 @@ stream = env.add_source(Endless()).filter(lambda value: False)
 {last_line}
 """
     with MiniCluster(1) as cluster:
-        with running("-c", text, environment=variables_of(cluster.target, tmp_path)) as program:
+        with running("-c", text, environment=variables_of(cluster.target, tmp_path), fork=Fork.WITH_SERVER) as program:
             spin_until(mark.exists)
             program.interrupt()
             code, out, errors = program.end()
@@ -161,7 +162,7 @@ def numbers():
 env.execute()
 env.from_collection(numbers())
 """
-    with running("-c", text, "1") as program:
+    with running("-c", text, "1", fork=Fork.WITH_SERVER) as program:
         program.wait_for_output("waiting")
         code, errors = program.interrupted()
 
@@ -178,7 +179,7 @@ def test_an_interrupt_that_the_program_catches_is_its_own_affair(tmp_path: Path)
             f"{_JOB}\ntry:\n    env.execute()\nexcept KeyboardInterrupt:\n    del "
             "os.environ['FLOWLET_JOBMANAGER']\n    env.execute()"
         )
-        with running("-c", f"import os\n{text}", "1", environment=environment) as program:
+        with running("-c", f"import os\n{text}", "1", environment=environment, fork=Fork.WITH_SERVER) as program:
             connection, _ = server.accept()
             with connection:
                 program.interrupt()

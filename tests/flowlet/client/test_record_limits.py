@@ -9,7 +9,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flowlet.errors import JobExecutionError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_servers")]
 LIMIT = 40_000
 PAIR = Types.TUPLE([Types.LONG(), Types.STRING()])
 

@@ -9,7 +9,7 @@ import pytest
 
 from flowlet.client.remote import JobManagerApi
 from flowlet.rpc.secret import load_or_create_secret
-from tests.flowlet.client.programs import REPOSITORY, job_manager, running
+from tests.flowlet.client.programs import REPOSITORY, Fork, job_manager, running
 from tests.waiting import PATIENCE_S, spin_until
 
 ENGINE = str(REPOSITORY / "flowlet") + os.sep
@@ -36,7 +36,7 @@ def errors_of(folder: Path, text: str, *arguments: str, **variables: str) -> lis
     """Run a program from a file; the lines that it leaves on standard error."""
     file = folder / "program.py"
     file.write_text(text)
-    with running(str(file), *arguments, environment=variables) as program:
+    with running(str(file), *arguments, environment=variables, fork=Fork.WITH_SERVER) as program:
         code, _, errors = program.end()
     assert code == 1
     return errors
@@ -152,7 +152,7 @@ def test_a_cluster_that_is_lost_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(_FAILING + _ENDS["execute"])
     with (
         job_manager(tmp_path) as (manager, client, environment),
-        running(str(tmp_path / "program.py"), "1", environment=environment) as program,
+        running(str(tmp_path / "program.py"), "1", environment=environment, fork=Fork.WITH_SERVER) as program,
     ):
         spin_until(lambda: client.call(JobManagerApi.list_jobs))
         manager.process.kill()
@@ -235,7 +235,7 @@ def test_warnings_of_task_managers_have_the_programs_own_form(tmp_path: Path) ->
         "env.execute()\n"
     )
 
-    with running(str(tmp_path / "program.py")) as program:
+    with running(str(tmp_path / "program.py"), fork=Fork.WITH_SERVER) as program:
         _, err = program.process.communicate(timeout=PATIENCE_S)
 
     (line,) = [line for line in err.splitlines() if "careful 1" in line]
