@@ -55,7 +55,8 @@ class WindowSpec:
         """When a window of event time is forgotten, its end and the allowed lateness being over;
         ``MAX_WINDOW_TIMESTAMP``: never.
         """
-        return min(window.max_timestamp() + self.allowed_lateness_ms, MAX_WINDOW_TIMESTAMP)
+        end: int = window.max_timestamp()
+        return min(end + self.allowed_lateness_ms, MAX_WINDOW_TIMESTAMP)
 
     @property
     def merges(self) -> bool:

@@ -281,26 +281,26 @@ def test_results_are_those_of_a_run_that_nothing_interrupts(
     assert STAGE.list_files() == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("operator", [each for each in OPERATORS if each not in NUM_BY_CLOCK])
-def test_each_row_would_notice_that_its_state_is_lost(
-    cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch, operator: str, tmp_path: Path
+@pytest.mark.parametrize("job", [job for job, operators in JOBS.items() if not operators.keys() & NUM_BY_CLOCK.keys()])
+def test_each_operator_would_notice_that_its_state_is_lost(
+    cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch, job: str, tmp_path: Path
 ) -> None:
     """Without its state a job that was killed has other results than one that nothing interrupts.  Operators that go by
     the clock are left out: their source waits for the number of results, and would wait in vain.
     """
-    set_stage(tmp_path / "whole", operator, kills=False)
-    run(cluster, operator, 1, {})
-    whole = sorted(STAGE.results)
-    set_stage(tmp_path, operator, kills=True)
+    set_stage(tmp_path / "whole", JOBS[job], kills=False)
+    run(cluster, job, 1, {})
+    whole = STAGE.sorted_results()
+    set_stage(tmp_path, JOBS[job], kills=True)
     monkeypatch.setattr(HeapKeyedStateBackend, "restore", lambda *_: None)
 
     with pytest.raises(JobExecutionError, match=f"KilledError: at {max(CLOCK_BEHIND)}") as caught:
-        run(cluster, operator, FORMER_PARALLELISM, BACK_ENDS["heap"])
+        run(cluster, job, FORMER_PARALLELISM, BACK_ENDS["heap"])
     (checkpoint,) = re.findall(r"stays at (\S+);", str(caught.value))
-    run(cluster, operator, PARALLELISM, {**BACK_ENDS["heap"], "execution.state-recovery.path": checkpoint})
+    run(cluster, job, PARALLELISM, {**BACK_ENDS["heap"], "execution.state-recovery.path": checkpoint})
 
-    assert sorted(STAGE.results) != whole, "choose another case: its records have nothing to do with each other"
+    lost = STAGE.sorted_results()
+    assert [each for each in JOBS[job] if lost.get(each) == whole[each]] == [], "take other cases: they need no state"
 
 
 class ShowFiles(Counts, KeyedProcessFunction):
