@@ -395,7 +395,7 @@ def columnar_windows(
 
 
 # More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
-_MAX_SLOTS: Final = 1 << 14
+MAX_SLOTS: Final = 1 << 14
 _MAX_KEY_BYTES: Final = 4 << 20
 _NUM_ROWS: Final = CountPartial(None)
 
@@ -477,7 +477,7 @@ class LocalWindows:
             OverflowError: a number or a sum is too large; names the column.
         """
         panes = self._shape.panes(inputs.timestamps)
-        if self._keys.num_slots > _MAX_SLOTS or self._keys.num_bytes > _MAX_KEY_BYTES:
+        if self._keys.num_slots > MAX_SLOTS or self._keys.num_bytes > _MAX_KEY_BYTES:
             # Before the slots of this chunk are taken: they would name keys that are gone.
             self.forget_keys()
         run = run_of_rows(self._layout.partials, panes, self._keys.slots(inputs), inputs)

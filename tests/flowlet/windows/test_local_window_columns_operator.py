@@ -117,7 +117,7 @@ def test_rows_that_are_spread_over_time_go_on_as_they_are() -> None:
 @pytest.mark.parametrize(("num_keys", "length"), [(1_250, 10), (10, 300_000)])
 def test_keys_of_long_ago_are_forgotten(num_keys: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys are forgotten if they are many, or long."""
-    monkeypatch.setattr(columnar_windows, "_MAX_SLOTS", 1 << 11)
+    monkeypatch.setattr(columnar_windows, "MAX_SLOTS", 1 << 11)
     chunks = [
         chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(max(64, 4 * num_keys))])
         for first in (0, num_keys, 5)
