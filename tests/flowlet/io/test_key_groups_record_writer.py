@@ -636,7 +636,8 @@ class TestColumns:
     @pytest.mark.parametrize("is_coded", [False, True])
     def test_more_keys_in_a_chunk_than_codes(self, make: Make, is_coded: bool) -> None:
         rig = make(KeyGroups(first), 2)
-        num_rows = MAX_CHUNK_KEYS + 1
+        num_rows = 60_000
+        assert num_rows > MAX_CHUNK_KEYS
         texts = [str(number) for number in range(num_rows)]
         before = [(f"other {number}", 1) for number in range(MAX_KEYS - 1)]
         rig.collect(*before)
