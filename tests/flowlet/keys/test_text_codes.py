@@ -31,6 +31,7 @@ def test_codes_count_texts_in_the_order_of_first_sight(chunks: list[list[str]]) 
         last_places = partial(in_last_places, num_hashes=np.uint64(num_hashes))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(text_codes, "mixed", last_places)
+            patch.setattr(TextCodes, "_hashes", staticmethod(last_places))
             codes = TextCodes()
             for texts in chunks:
                 found = codes.add(heads_of(texts)).tolist()
