@@ -75,7 +75,8 @@ def show(number):
 run(show, 1)
 """
     file = written(folder if place == "beside" else tmp_path, text)
-    code, out, errors = outcome(file, parallelism=2, **({} if place == "beside" else {"PYTHONPATH": str(folder)}))
+    path = "" if place == "beside" else str(folder)
+    code, out, errors = outcome(file, parallelism=2, PYTHONPATH=path)
 
     assert (code, out) == (0, [str(["found"] * len(names))]), errors
 

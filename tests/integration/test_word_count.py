@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -105,11 +106,12 @@ def test_the_default_input_is_counted_exactly(tmp_path: Path, monkeypatch: pytes
     ("option", "killed"), [([], "TaskManager"), (["jobmanager"], "JobManager")], ids=["TaskManager", "JobManager"]
 )
 def test_the_counts_are_exact_although_a_process_of_the_cluster_is_killed(
-    tmp_path: Path, option: list[str], killed: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str], killed: str
 ) -> None:
     """Source, counts and results go on from the newest checkpoint; another JobManager with the job store goes on with
     the job.
     """
+    monkeypatch.setattr(Process, "starter", subprocess.Popen)  # the example finds its TaskManagers by command lines
     folder = Path(os.__file__).parent / "asyncio"
 
     _, errors = is_exact(

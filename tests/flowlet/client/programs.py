@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ class Program:
         Without log lines: on a busy machine a process may give up on another one, or lose its connection, and warns of
             that.
         """
-        children = psutil.Process(self.process.pid).children(recursive=True)
+        children = []
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            children = psutil.Process(self.process.pid).children(recursive=True)
         out, err = self.process.communicate(timeout=PATIENCE_S)
         assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
         return self.process.returncode, out, [line for line in err.splitlines() if not _LOG_LINE.search(line)]
@@ -128,7 +130,7 @@ def running(
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "PYTHONPATH")}
     paths = {"PYTHONPATH": os.pathsep.join([*filter(None, [(environment or {}).get("PYTHONPATH")]), str(REPOSITORY)])}
     env = {**inherited, **(environment or {}), **paths}
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process: Any
     starter = Process.starter
     has_no_flags = arguments[0] in ("-c", "-m") or arguments[0].endswith(".py")
