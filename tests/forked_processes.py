@@ -7,7 +7,7 @@ code, however it ends.  It differs from an executed one in its parent, in its co
 loaded when it begins, and in that all forks of a server hash texts alike.
 
 The process from which a program forks its TaskManagers may be such a fork, too: that of a forked program was forked
-from it before it ran a line, so it is its child and has nothing of it (``_HasServer``); one for this process is a child
+from it before it ran a line, so it is its child and has nothing of it (``has_server``); one for this process is a child
 of the server (``forked_servers``).
 """
 
