@@ -52,7 +52,7 @@ class WindowSpec:
     is_keyed: bool = True
 
     def cleanup_time(self, window: Any) -> int:
-        """When a window of event time is forgotten, its end and the allowed lateness being over;
+        """Return the time at which a window of event time is forgotten: its end and the allowed lateness are over;
         ``MAX_WINDOW_TIMESTAMP``: never.
         """
         end: int = window.max_timestamp()
