@@ -54,7 +54,8 @@ class AlignedWindowing:
         self._size: int = assigner._size
         self._offset: int = assigner._offset
         self._slide: int = getattr(assigner, "_slide", self._size)
-        self._spec = spec
+        self._lateness_ms = spec.allowed_lateness_ms
+        self._cleanup_time = spec.cleanup_time
         self._contents = contents
         self._are_combined = contents.are_combined
         self._context = contents.states.key_context
@@ -250,7 +251,7 @@ class AlignedWindowing:
             self._in_state.add(cell)
         # A window that is kept for late records may have had its end, and gets it again after a restart: the watermark
         # is lower then.
-        if kept is None or self._spec.allowed_lateness_ms:
+        if kept is None or self._lateness_ms:
             self._register(key, self._window(start)[0])
         return kept
 
@@ -336,8 +337,7 @@ class AlignedWindowing:
         self._ctx.key_context.current_key = key
         end = window.end - 1
         self._timers.register_event_time_timer(window, end)
-        over = self._spec.cleanup_time(window)
-        if over not in (end, MAX_WINDOW_TIMESTAMP):
+        if self._lateness_ms and (over := self._cleanup_time(window)) < MAX_WINDOW_TIMESTAMP:
             self._timers.register_event_time_timer(window, over)
 
     def check_invariants(self) -> None:
