@@ -4,6 +4,7 @@ Beside our modules these are 300 of other packages, which processes of a cluster
 command line, begin to log and listen: 0.35 s of CPU for each process.
 """
 
+import sys
 from contextlib import suppress
 
 import aiohttp.web
@@ -29,3 +30,4 @@ __all__ = ["aiohttp", "flowlet", "structlog"]
 import_task_modules()
 with suppress(ConfigError):
     app(["--jobmanager", "nowhere"], standalone_mode=False)
+sys.excepthook = sys.__excepthook__  # typer has put its own there, and programs would have it
