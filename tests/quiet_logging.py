@@ -13,8 +13,11 @@ _LOGGERS = ("flowlet", "netstack", "aiohttp")
 @contextmanager
 def _unconfigured() -> Iterator[None]:
     structlog.reset_defaults()
+    level, handlers = logging.root.level, logging.root.handlers[:]
     yield
     structlog.reset_defaults()
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers.clear()
