@@ -1,13 +1,14 @@
 """``python -m flowlet.jm`` and ``python -m flowlet.tm`` as forks of the process that has imported them: their lines,
 their errors and their exit codes.
 
-Programs that are executed, as users execute them, are in ``tests/flowlet/client/programs.py``.
+Users' programs are in ``tests/flowlet/client/programs.py``.
 """
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from io import TextIOWrapper
 from pathlib import Path
@@ -68,8 +69,10 @@ class Command:
 
     def result(self) -> Outcome:
         """Wait for its end; return the exit code and what it has written since."""
-        code = self.process.wait(PATIENCE_S)
-        return code, self.stdout.read(), self.stderr.read()
+        with ThreadPoolExecutor(1) as pool:  # a full pipe would hold it up
+            out = pool.submit(self.stdout.read)
+            errors = self.stderr.read()
+        return self.process.wait(PATIENCE_S), out.result(), errors
 
 
 @pytest.fixture(scope="module")

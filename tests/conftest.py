@@ -208,7 +208,8 @@ def leads_to_the_jvm(number: int, target: str) -> bool:
     gateway = getattr(context, "_gateway", None)
     if gateway is None or not target.startswith("socket:"):
         return False
-    with socket.socket(fileno=os.dup(number)) as found, contextlib.suppress(OSError):  # it has no peer
+    # It has no peer, or is closed meanwhile.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as found:
         return found.family == socket.AF_INET and found.getpeername()[1] == gateway.gateway_parameters.port
     return False
 
@@ -312,7 +313,7 @@ def end_kept_server() -> None:
 
 @pytest.fixture(scope="session")
 def _cluster_starter() -> Iterator[ClusterStarter]:
-    """Yield one process that has imported all modules of JobManagers and TaskManagers, 0.5 s of CPU each."""
+    """Yield one process that has imported all modules of JobManagers, TaskManagers and programs, 0.5 s of CPU each."""
     with fork_server("tests.cluster_modules") as server:
         yield ClusterStarter(server)
 

@@ -4,7 +4,8 @@ not pay a second of imports for each of its processes.
 Each is a fork of one child, which has imported the modules that it was told to, and runs ``python -m MODULE``, ``python
 -c TEXT`` or ``python FILE`` from there: its own arguments, environment, working directory, standard streams and exit
 code, however it ends.  It differs from an executed one in its parent, in its command line, in the modules that are
-loaded when it begins, and in that all forks of a server hash texts alike.
+loaded when it begins and in their filters of warnings, and in that all forks of a server hash texts alike.  One with
+``has_server`` has a child and a socket from its start.
 
 The process from which a program forks its TaskManagers may be such a fork, too: that of a forked program was forked
 from it before it ran a line, so it is its child and has nothing of it (``has_server``); one for this process is a child
@@ -24,6 +25,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +44,15 @@ _PYTHON: Final = sys.executable
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _MAX_DESCRIPTORS: Final = 5  # standard input, output and error, that of the exit code, and the one for the process
 # A process is executed if one of these differs from the server's, which has read them, or if its coverage is measured.
-_READ_AT_START: Final = ("NETSTACK_DEBUG", "PYTHONHASHSEED", "PYTHONDEVMODE", "PYTHONWARNINGS")
+_READ_AT_START: Final = (
+    "NETSTACK_DEBUG",
+    "PYTHONDEVMODE",
+    "PYTHONHASHSEED",
+    "PYTHONIOENCODING",
+    "PYTHONUNBUFFERED",
+    "PYTHONWARNINGS",
+    "TZ",
+)
 
 
 class ForkedProcess:
@@ -88,14 +99,21 @@ class ForkedProcess:
         if self.stdin is not None:
             with suppress(BrokenPipeError):
                 self.stdin.close()
-        with ThreadPoolExecutor(2) as pool:
-            outputs = [pool.submit(pipe.read) for pipe in (self.stdout, self.stderr) if pipe is not None]
-            try:
-                self.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise
-        out, err = (each.result() for each in outputs)
+        pool = ThreadPoolExecutor(2)
+        outputs = [pool.submit(pipe.read) for pipe in (self.stdout, self.stderr) if pipe is not None]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            self.wait(timeout)
+            # A process that it has left behind may keep them open.
+            out, err = (each.result(deadline and max(0.0, deadline - time.monotonic())) for each in outputs)
+        except TimeoutError:
+            self.kill()
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            pool.shutdown(wait=False)
         return out, err
 
     def send_signal(self, number: int) -> None:
@@ -132,13 +150,14 @@ class _OwnChild(ForkedProcess):
 class ForkServer:
     """The child from which processes are forked.
 
-    Threading: one thread.
+    Threading: any thread.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], control: socket.socket) -> None:
         self.pid = popen.pid
         self._popen = popen
         self._control = control
+        self._ordering = threading.Lock()  # the answers come in turn
 
     def run(self, module: str, *arguments: str) -> Outcome:
         """Run ``python -m module arguments`` to its end and return its outcome."""
@@ -197,8 +216,9 @@ class ForkServer:
 
     def _order(self, request: dict[str, Any], descriptors: list[int]) -> int:
         request["limits"] = resource.getrlimit(resource.RLIMIT_NOFILE)
-        socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-        answer = self._control.recv(64)
+        with self._ordering:
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            answer = self._control.recv(64)
         assert answer, "the fork server is gone; its standard error says why"
         return int(answer)
 
@@ -256,7 +276,7 @@ class ClusterStarter:
             place = command.index("--parent-pid") + 1
             if command[place] == str(os.getpid()):
                 command[place] = str(self.server.pid)
-        return self.server.start(command, stderr=stderr.fileno(), env=env, has_server=True, **others)
+        return self.server.start(command, stderr=stderr.fileno(), env=env, has_server=command[0] != "-m", **others)
 
 
 def _input(stdin: int, ours: ExitStack, theirs: ExitStack) -> tuple[int, IO[bytes] | None]:
@@ -355,6 +375,8 @@ def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, exit_fd:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["args"]
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [str(Path.cwd()), *(each for each in path if each and each not in sys.path)]
     if passed:
         sys.argv[-1] = str(passed[0])
         with suppress(PermissionError):  # it has one
@@ -418,20 +440,16 @@ def _order_server(
 
 
 def _run_module() -> NoReturn:
-    code = 1
+    """Run a module as the interpreter does, which then ends this process as any other."""
+    del sys.argv[0]
     try:
-        del sys.argv[0]
-        sys.path[0] = str(Path.cwd())
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except SystemExit:
+        raise
     except BaseException:  # noqa: BLE001 - as the interpreter would
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        raise SystemExit(1) from None
+    raise SystemExit(0)
 
 
 def _run_main(*, has_safe_path: bool) -> NoReturn:

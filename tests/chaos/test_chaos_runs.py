@@ -3,7 +3,9 @@
 ``make chaos`` does many more.
 """
 
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,16 +32,19 @@ KINDS = tuple(kind for kind in FaultKind if kind not in _TAKE_LONG)
 HALVES = {"first": (121, 123, 124, 125), "second": (4711, 4713, 4714, 4719)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _processes_are_forked(_jobs_run_as_users_run_them: None) -> Iterator[None]:
-    """Processes are forks of one that has imported their modules without the checks of tests; ``make chaos`` executes
-    them.
+@pytest.fixture
+def processes(half: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Processes of the first half are forks of one that has imported their modules without the checks of tests.  Those
+    of the other half are executed, as by ``make chaos``: each hashes texts in its own way.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NETSTACK_DEBUG", "0")
-        with fork_server("tests.cluster_modules") as server:
-            patch.setattr(Process, "starter", ClusterStarter(server))
-            yield
+    monkeypatch.setenv("NETSTACK_DEBUG", "0")
+    with ExitStack() as stack:
+        if half == "first":
+            server = stack.enter_context(fork_server("tests.cluster_modules"))
+            monkeypatch.setattr(Process, "starter", ClusterStarter(server))
+        else:
+            monkeypatch.setattr(Process, "starter", subprocess.Popen)
+        yield
 
 
 def plan_of(seed: int, has_small_disk: bool = True) -> RunPlan:
@@ -48,6 +53,7 @@ def plan_of(seed: int, has_small_disk: bool = True) -> RunPlan:
 
 
 @pytest.mark.parametrize("half", HALVES)
+@pytest.mark.usefixtures("processes")
 def test_faults_cost_no_result_and_repeat_none(tmp_path: Path, half: str) -> None:
     """Each run asserts that its faults have happened, and that nobody else was hurt.
 

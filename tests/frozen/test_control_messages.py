@@ -2,7 +2,7 @@
 
 Processes of two versions refuse each other by ``PROTOCOL_VERSION``, so it rises with each change of a message.
 
-Items:  ``VERSION CLASS`` with its fields and their types, or the members of an enumeration; ``VERSION all`` with a
+Items:  ``CLASS`` with its fields and their types, or the members of an enumeration; ``VERSION all`` with a
         digest of them, so that a message that is added is a change, too.
 """
 

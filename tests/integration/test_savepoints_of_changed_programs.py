@@ -127,7 +127,9 @@ def run(
     program.write_text(text.replace("CLASSES", classes).replace("CHECKED", checked), encoding="utf-8")
     arguments = (str(program), str(folder), which, str(parallelism), backend)
     environment = {"FLOWLET_SECRET_FILE": str(folder / "secret")}
-    with running(*arguments, environment=environment, fork=Fork.WITH_SERVER) as process:
+    # An executed program hashes texts in another way than the one whose savepoint it has.
+    fork = Fork.NOTHING if (which, parallelism) == ("second", 1) else Fork.WITH_SERVER
+    with running(*arguments, environment=environment, fork=fork) as process:
         return process.end()
 
 

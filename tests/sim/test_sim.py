@@ -39,8 +39,8 @@ def replayed() -> dict[int, tuple[int, int]]:
 def test_every_invariant_holds_after_every_step(
     part: int, replayed: dict[int, tuple[int, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """I1-I5, I8, I10 and I11 hold after each of 100,000 steps (a half here), liveness at the end of every world; seeds
-    repeat their steps.
+    """I1-I5, I8, I10 and I11 hold after each of 100,000 steps (a half here) for the node that has made it and for all
+    connections, and for all nodes after every 32 steps; liveness at the end of every world; seeds repeat their steps.
     """
     result = run_swarm(NUM_STEPS // NUM_PARTS, FIRST_SEED + part * SEEDS_PER_PART)
 

@@ -600,6 +600,8 @@ class World:
 
     def _check_end(self) -> None:
         self._actor = "end"
+        if self._is_checked:
+            self._check(None)
         sleepers = self._unfinished()
         assert sleepers == "nobody", f"asleep for ever: {sleepers}; {[*self.producers, *self.consumers]}"
         for consumer in self.consumers:

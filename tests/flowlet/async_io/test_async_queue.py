@@ -3,7 +3,7 @@
 Source: Flink ``StreamElementQueueTest``, ``OrderedStreamElementQueueTest``, ``UnorderedStreamElementQueueTest``.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -194,18 +194,13 @@ def test_a_queue_has_places() -> None:
 QueueSteps = list[tuple[str, int, bool, bool]]
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["record", "control", "complete", "complete"]),
-            st.integers(0, 5),
-            st.booleans(),
-            st.booleans(),
-        ),
-        min_size=1,
-        max_size=40,
-    )
+STEP: Final = st.tuples(
+    st.sampled_from(["record", "control", "complete", "complete"]), st.integers(0, 5), st.booleans(), st.booleans()
 )
+
+
+# The number is drawn first: a list without it has six steps on average, and a queue is full after more.
+@given(st.integers(1, 40).flatmap(lambda number: st.lists(STEP, min_size=number, max_size=number)))
 def test_whatever_the_order_of_completion(steps: QueueSteps) -> None:
     """Every record leaves once, none crosses a control element, an ordered queue changes nothing, even if full."""
     for is_ordered in (False, True):

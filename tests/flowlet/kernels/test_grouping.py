@@ -20,7 +20,8 @@ def test_rows_are_listed_by_code_and_then_in_their_order(num_codes: int, data: s
     drawn = data.draw(st.lists(st.integers(0, 5) | st.integers(0, largest) | st.just(largest), min_size=1, max_size=40))
 
     for dtype in (np.uint16, np.int32, np.int64):
-        codes = [min(code, int(np.iinfo(dtype).max)) for code in drawn]
+        limit = int(np.iinfo(dtype).max)
+        codes = [code if code <= limit else limit - code % 1000 for code in drawn]
         grouping = group(np.array(codes, dtype), num_codes)
 
         rows: dict[int, list[int]] = {code: [] for code in sorted(set(codes))}

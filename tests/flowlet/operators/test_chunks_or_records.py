@@ -30,6 +30,7 @@ from flowlet.chain import chunking_output
 from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.graph.transformation import OperatorTransformation
+from flowlet.kernels import grouping
 from flowlet.operators import keyed_aggregation_operator, process_operator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import ACTIVE, IDLE, LatencyMarker
@@ -182,6 +183,7 @@ LOOK_AHEAD = {
 
 # Of internal chunks, in records.
 LIMITS = [
+    (grouping, "_MIN_RADIX"),
     (chunking_output, "MAX_WAITING"),
     (process_operator, "MAX_WAITING"),
     (process_operator, "_MAX_GATHERED"),
