@@ -236,8 +236,11 @@ class _Subprocess:
 
     def Popen(self, args: Sequence[str], **others: Any) -> Any:
         process = None
-        if args[:4] == [_PYTHON, "-P", "-c", SERVER_BOOT]:
-            process = self._start(args[2:], others["stderr"], *others["pass_fds"])
+        # The flags of this process, such as -B with PYTHONDONTWRITEBYTECODE, are those of its forks.
+        flags = importlib.import_module("flowlet.client.python_interpreter").interpreter_flags()
+        command = [_PYTHON, *flags, "-P"]
+        if args[: len(command)] == command and args[len(command) + 1] == SERVER_BOOT:
+            process = self._start(args[len(command) :], others["stderr"], *others["pass_fds"])
         return process or subprocess.Popen(args, **others)
 
 
