@@ -1,4 +1,4 @@
-"""The REST documents of a job, in Flink's field names where Flink has the field.
+"""The REST documents of a job, in Flink's field names where Flink has the field; and what a job waits for, in words.
 
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.

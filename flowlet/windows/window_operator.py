@@ -264,8 +264,8 @@ class WindowOperator(UserFunctionOperator):
     def _drop_late(self, value: Any, timestamp: int | None) -> None:
         """Drop a record that went into no window, or emit it as late; it is late if its timestamp is.
 
-        Flink's assigners leave no record here that is within the lateness: a window is over after all of its records
-        are late.
+        One that is within the lateness comes here only if its assigner had no window for it, as between windows whose
+        slide is longer than their size: a window is over after all of its records are late.
         """
         stamp = NO_TIMESTAMP if timestamp is None else timestamp
         if not self._is_event_time or stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark():
