@@ -41,6 +41,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
 _Thing = TypeVar("_Thing")
 
+_FOLDERS_OF_JOBS = ("tests/bench/jobs/", "tests/flowlet/ingest/", "tests/pyflink/")  # their helpers run the jobs
 _DEBUGS_JOBS = "FLOWLET_TESTS_DEBUG_JOBS" in os.environ  # make test-pythons says so
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 os.environ.setdefault("NETSTACK_DEBUG", "1")
@@ -318,9 +319,10 @@ def _cluster_starter() -> Iterator[ClusterStarter]:
         yield ClusterStarter(server)
 
 
-def _runs_whole_jobs(module: object) -> bool:
+def _runs_whole_jobs(module: pytest.Module) -> bool:
     """Whether a file of tests runs jobs in this process."""
-    return any(hasattr(module, name) for name in ("StreamExecutionEnvironment", "MiniCluster"))
+    names = ("StreamExecutionEnvironment", "MiniCluster")
+    return module.nodeid.startswith(_FOLDERS_OF_JOBS) or any(hasattr(module.obj, name) for name in names)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -335,7 +337,7 @@ def _jobs_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None
         schedule.scope_of(request.node.nodeid)
     )
     with pytest.MonkeyPatch.context() as patch:
-        if starts_programs or (_runs_whole_jobs(request.module) and not _DEBUGS_JOBS):
+        if starts_programs or (_runs_whole_jobs(request.node) and not _DEBUGS_JOBS):
             patch.delenv("PYTHONASYNCIODEBUG", raising=False)
         if "bench.cluster" in sys.modules:
             patch.setattr(sys.modules["bench.cluster"].Process, "starter", request.getfixturevalue("_cluster_starter"))

@@ -1,6 +1,5 @@
 """A cluster in this process, a file with its secret, and an end for the producers of this process."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,15 +46,6 @@ class GateCluster(MiniCluster):
 
 def write_secret(secret: bytes, folder: Path) -> Path:
     return embedded.write_secret(folder / "secret", secret)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _gates_run_as_users_run_them() -> Iterator[None]:
-    """Jobs and producers do without asyncio's debug mode, as in other tests of whole jobs (``tests/conftest.py``)."""
-    with pytest.MonkeyPatch.context() as patch:
-        if "FLOWLET_TESTS_DEBUG_JOBS" not in os.environ:
-            patch.delenv("PYTHONASYNCIODEBUG", raising=False)
-        yield
 
 
 @pytest.fixture
