@@ -16,8 +16,8 @@ from typing import Final, Self
 from flowlet.common.job_client import JobClient
 
 PATIENCE_S: Final = 100.0  # a right program never uses it up, however slow the machine is; what hangs ends then
-NUM_QUICK_TURNS: Final = 50  # of a wait that looks again and again; whoever waits for longer leaves the processor
-PAUSE_S: Final = 0.001
+_NUM_QUICK_TURNS: Final = 50  # of a wait that looks again and again; whoever waits for longer leaves the processor
+_PAUSE_S: Final = 0.001
 # For periods of the program that must not come to the rescue of a wake-up that was lost.
 LONG_S: Final = 10 * PATIENCE_S
 
@@ -29,7 +29,7 @@ def spin_until(condition: Callable[[], object], what: str = "the condition") -> 
     while not condition():
         assert time.monotonic() < deadline, f"{what} never came true"
         num_turns += 1
-        time.sleep(0 if num_turns < NUM_QUICK_TURNS else PAUSE_S)
+        time.sleep(0 if num_turns < _NUM_QUICK_TURNS else _PAUSE_S)
 
 
 def all_run(job: JobClient) -> bool:
